@@ -1,0 +1,1 @@
+"""fleetctl keeps a fleet of GPU nodes at the versions its admins declared."""
