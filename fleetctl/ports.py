@@ -16,7 +16,8 @@ from fleetctl.model.fleet import HostVars, Json, Node
 from fleetctl.model.mark import Mark
 from fleetctl.model.node_facts import Lease, RawFacts
 from fleetctl.model.reading import Reading
-from fleetctl.model.rollout import Closure, Course, Event, Intent, Observation, Outcome, Request
+from fleetctl.model.record import Owed
+from fleetctl.model.rollout import Closure, Course, Event, Outcome, Polled, Request
 from fleetctl.model.work import Work
 
 # --- a thing that has a version
@@ -67,8 +68,11 @@ class Scheduler(Protocol):
         """One node, read now."""
         ...
 
-    async def drain(self, scheduler_name: str, mark: Mark) -> Answer:
-        """Cordon and write the mark. A drain of others is left alone (foreign). Ours again, or new text: ok."""
+    async def drain(self, scheduler_name: str, mark: Mark, replaces: Mark | None = None) -> Answer:
+        """Cordon and write the mark. A drain of others is left alone (foreign). Ours again, or new text: ok.
+
+        A drain that carries the mark `replaces` (of a rollout that is over) is taken over.
+        """
         ...
 
     async def undrain(self, scheduler_name: str, mark: Mark) -> Answer:
@@ -155,9 +159,13 @@ class Verdict:
 
 class Verifier(Protocol):
     async def verify(
-        self, node: Node, components: Sequence[str], overrides: Mapping[str, Json], passive: bool
+        self, node: Node, components: Sequence[str], declared: Mapping[str, Json], *, passive: bool
     ) -> Verdict:
-        """Run the verify files of `components`; passive: only checks that disturb no running work."""
+        """Run the verify files of `components` against the variables `declared`.
+
+        passive: only checks that disturb no running work. A failure that no other version of the software would
+        cure begins with "hardware: ".
+        """
         ...
 
 
@@ -171,14 +179,14 @@ class Journal(Protocol):
 
 
 class Inbox(Protocol):
-    def take(self, until: datetime | None) -> Sequence[Outcome | Observation | Request]:
+    def take(self, until: datetime | None) -> Sequence[Outcome | Polled | Request]:
         """What has come in; waits for the first of it, or until `until`. Empty: the time came."""
         ...
 
 
 class Performer(Protocol):
-    def start(self, intents: Sequence[Intent]) -> None:
-        """Returns at once; each intent's Outcome comes through the inbox."""
+    def start(self, owed: Sequence[Owed]) -> None:
+        """Returns at once; each intent's Outcome comes through the inbox. A node's earlier act is cancelled first."""
         ...
 
 

@@ -36,6 +36,8 @@ class Drift:
     disturbance: Disturbance
     severity: Severity = "error"
     remedy: str = ""
+    is_unknown: bool = False
+    """The truth could not be read: neither equal nor different; `observed` says why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ class StateLimits:
     undraining_s: float = 300
     returning_s: float = 900
     quarantined_s: float = 300
+    held_s: float = 60
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,8 @@ class Act(StrEnum):
     UNDRAIN = "undrain"
     LABEL = "label"
     """Write the quarantine's reason behind our mark, where people look for it."""
+    LET_GO = "let_go"
+    """Take our lease off a node that is others' now, and nothing else."""
     RECHECK = "recheck"
     """Verify a node that is done and back at work once more (end of the canary's soak); passive."""
 
@@ -153,14 +155,21 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
-    """What one poll of the scheduler showed of a node and the last one did not; None: not readable now."""
+class Polled:
+    """One poll of the scheduler: what differs from the poll before it. Not readable: nothing is known at all.
 
-    node: str
-    work: Work | None
+    `read_at` is the time before the poll was sent: it says nothing of what happened after.
+    """
+
+    read_at: datetime
+    changed: Mapping[str, Work | None] = field(default_factory=dict)
+    """By node name; None: the scheduler no longer knows the node."""
+    is_readable: bool = True
+    reason: str = ""
 
 
-Verb = Literal["pause", "resume", "abort", "stop_admitting", "retry", "skip", "approve", "release", "leave"]
+Verb = Literal["pause", "resume", "abort", "stop", "retry", "skip", "leave"]
+"""stop: admit no more, finish what is under way. abort: also give back what is unchanged. leave: go away now."""
 
 
 @dataclass(frozen=True, slots=True)

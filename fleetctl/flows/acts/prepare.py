@@ -1,0 +1,149 @@
+"""Acts before anything is changed: check, drain, preflight."""
+
+from __future__ import annotations
+
+from fleetctl.decide.guard import (
+    Finding,
+    first_obstacle,
+    has_clean_packages,
+    holds_lease,
+    is_free,
+    is_ours,
+    is_quiet,
+    is_same_machine,
+)
+from fleetctl.flows.acts.view import Rollout, View, outcome
+from fleetctl.model.drift import Disturbance
+from fleetctl.model.mark import Mark, Ownership, owner_of, read_mark
+from fleetctl.model.record import Owed
+from fleetctl.model.rollout import Course, Learnt, Outcome, Result
+from fleetctl.model.work import Work
+
+RESULT_OF = {
+    "clear": Result.OK,
+    "wait": Result.UNKNOWN,
+    "foreign": Result.FOREIGN,
+    "blocked": Result.BLOCKED,
+}
+"""What an act concludes from a guard's finding."""
+
+
+async def check(rollout: Rollout, owed: Owed) -> Outcome:
+    """Look at a node that may be changed: is it ours to take, does it drift, may the declared state be installed?"""
+    node = rollout.node(owed)
+    work, view = await rollout.look(node, owed.record)
+    if not view.is_known:
+        return outcome(owed, Result.UNKNOWN, f"can't be probed: {view.reason}")
+    if not work.is_known:
+        return outcome(owed, Result.UNKNOWN, f"the scheduler does not say: {work.reason}")
+    seen = view.get()
+    finding = first_obstacle(
+        holds_lease(seen.facts, rollout.terms.lease),
+        is_same_machine(seen.facts, owed.record.identity),
+        _may_be_taken(rollout, work.get()),
+    )
+    if not finding.is_clear:
+        return outcome(owed, RESULT_OF[finding.kind], finding.reason)
+    return await _judge(rollout, owed, seen, is_ours_already=work.get().cordoned)
+
+
+async def _judge(rollout: Rollout, owed: Owed, seen: View, *, is_ours_already: bool) -> Outcome:
+    drifts = seen.drifts
+    unread = [drift for drift in drifts if drift.is_unknown]
+    if len(unread) < len(drifts):
+        refusals = seen.refusals
+        if refusals:
+            return outcome(owed, Result.BLOCKED, f"{refusals[0].reason}; {refusals[0].next_step}")
+        learnt = seen.learnt
+        return outcome(
+            owed,
+            Result.OK,
+            learnt=Learnt(learnt.disturbance, learnt.identity, learnt.boot_id, seen.closures),
+        )
+    if unread:
+        return outcome(owed, Result.UNKNOWN, f"{unread[0].component} {unread[0].truth}: {unread[0].observed}")
+    if is_ours_already:
+        # Nothing to change, but only a passed verify gives back what fleetctl took out.
+        learnt = seen.learnt
+        known = Learnt(Disturbance.DRAIN, learnt.identity, learnt.boot_id, seen.closures)
+        return outcome(owed, Result.OK, "already as declared", learnt=known)
+    node = rollout.node(owed)
+    names = [component.name for component in rollout.terms.components]
+    verdict = await rollout.world.verifier.verify(node, names, rollout.expected(node, owed.record), passive=True)
+    if verdict.is_pass:
+        return outcome(owed, Result.CURRENT, learnt=seen.learnt)
+    if verdict.unknown:
+        return outcome(owed, Result.UNKNOWN, verdict.unknown)
+    return outcome(owed, Result.UNWELL, "; ".join(verdict.failures) or f"skipped: {', '.join(verdict.skipped)}")
+
+
+def _may_be_taken(rollout: Rollout, work: Work) -> Finding:
+    """Is the node free to be drained by us: not held by others, and not out by the scheduler's own doing?"""
+    if work.cordoned:
+        owner = owner_of(work.reason, rollout.terms.mark)
+        if owner is Ownership.OURS or _left_behind(rollout, work.reason) is not None:
+            return Finding("clear")
+        if owner is Ownership.SYSTEM:
+            return Finding("blocked", f'drained by the scheduler itself: "{work.reason}"; find out why first')
+        by = f" by {work.reason_by}" if work.reason_by else ""
+        return Finding("foreign", f'drained{by}: "{work.reason}"')
+    if work.down or not work.registered:
+        state = "+".join(sorted(work.states))
+        return Finding("blocked", f"the scheduler can't use it now ({state}); bring it back first")
+    return Finding("clear")
+
+
+def _left_behind(rollout: Rollout, reason: str) -> Mark | None:
+    """The mark of a rollout that is over, on a node that it left drained."""
+    found = read_mark(reason)
+    return found if found is not None and found.rollout in rollout.terms.adoptable else None
+
+
+async def drain(rollout: Rollout, owed: Owed) -> Outcome:
+    """Take the lease on the node, then mark it ours in the scheduler. Waiting until it is empty is the loop's."""
+    node, terms = rollout.node(owed), rollout.terms
+    leased = await rollout.world.nodes.take_lease(node, terms.lease)
+    if leased.kind != "ok":
+        return outcome(owed, Result(leased.kind), leased.reason)
+    if owed.record.attempts == 0 and terms.policy.hooks.before_drain:
+        await rollout.tell(terms.policy.hooks.before_drain, owed)
+    work = await rollout.work(node)
+    if not work.is_known:
+        return outcome(owed, Result.UNKNOWN, f"the scheduler does not say: {work.reason}")
+    mark = Mark(terms.mark.rollout, terms.mark.nonce, terms.summary)
+    replaces = _left_behind(rollout, work.get().reason) if work.get().cordoned else None
+    drained = await rollout.world.scheduler.drain(node.scheduler_name, mark, replaces)
+    if drained.kind == "foreign":
+        await rollout.world.nodes.release_lease(node, terms.lease)
+    return outcome(owed, Result(drained.kind), drained.reason)
+
+
+async def preflight(rollout: Rollout, owed: Owed) -> Outcome:
+    """On the empty node: packages clean, change simulated, both ways downloaded. Changes nothing."""
+    node = rollout.node(owed)
+    work, view = await rollout.look(node, owed.record)
+    if not view.is_known:
+        return outcome(owed, Result.UNKNOWN, f"can't be probed: {view.reason}")
+    facts = view.get().facts
+    finding = first_obstacle(
+        is_ours(work, rollout.terms.mark),
+        is_same_machine(facts, owed.record.identity),
+        holds_lease(facts, rollout.terms.lease),
+        is_free(work, facts),
+        is_quiet(facts),
+        has_clean_packages(facts),
+    )
+    if not finding.is_clear:
+        return outcome(owed, RESULT_OF[finding.kind], finding.reason)
+    if owed.record.course is Course.FORWARD and view.get().closures != owed.record.closures:
+        return outcome(owed, Result.BLOCKED, "its packages were changed by others since it was checked")
+    if not view.get().drifts:
+        return outcome(owed, Result.OK, "nothing to change", learnt=Learnt(boot_id=facts.boot_id.value))
+    applied = await rollout.world.changer.preflight(node, rollout.change(owed.record), rollout.terms.lease)
+    return outcome(
+        owed,
+        Result(applied.kind),
+        applied.reason,
+        signature=applied.signature,
+        learnt=Learnt(boot_id=facts.boot_id.value),
+    )
