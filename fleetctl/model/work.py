@@ -17,6 +17,17 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
+class Reservation:
+    """Time set aside on the node. Somebody else's counts as work from `starts_at` on, whether jobs run in it or not."""
+
+    name: str
+    starts_at: datetime
+    ends_at: datetime | None = None
+    users: str = ""
+    is_maintenance: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
     """One node in one snapshot of the scheduler.
 
@@ -26,7 +37,10 @@ class Work:
     empty        nothing allocated, no job listed, nothing completing
     registered   the node's agent is up and complete: not down-by-silence, no invalid registration, no reboot or
                  power transition under way
-    down         the base state is DOWN, FAIL or ERROR: the scheduler can't use the node even if it were undrained
+    down         the base state is DOWN or ERROR, or FAIL is set: the scheduler can't use the node even if it were
+                 undrained
+    `reason` may remain on a node that is neither cordoned nor down; it speaks of a drain only where there is one.
+    `gpus_configured` is what the scheduler's configuration promises; None: no GPU is configured.
     """
 
     states: frozenset[str]
@@ -40,6 +54,7 @@ class Work:
     reason_at: datetime | None = None
     partitions: frozenset[str] = frozenset()
     gpus_configured: int | None = None
+    reservations: tuple[Reservation, ...] = ()
 
     @property
     def is_out(self) -> bool:
