@@ -42,8 +42,9 @@ def lay_out(package: Package, root: Path) -> None:
     if package.kernel_headers:
         _lay_kernel_headers(package.kernel, root)
     if package.pin:
-        text = f"Package: *nvidia* cuda-drivers* cuda-compat*\nPin: version {package.pin}\nPin-Priority: 1000\n"
-        _write(root, f"/etc/apt/preferences.d/{package.name}", text)
+        text = f"Package: *nvidia* cuda-drivers*\nPin: version {package.pin}\nPin-Priority: 1000\n"
+        # apt ignores a file of preferences.d whose name has another extension, and "580.95.05" ends in one.
+        _write(root, f"/etc/apt/preferences.d/{package.name}.pref", text)
     _write(root, f"/usr/share/doc/{package.name}/copyright", "A stand-in of the fleetctl lab. Licence: Apache-2.0.\n")
     _lay_control(package, root, words)
     # Whatever the umask was: these become directories of the node.
@@ -80,7 +81,11 @@ def _cuda_number(package: Package) -> int:
 
 def _compile(package: Package, source: str, target: Path, *options: str) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    defines = (f'-DVERSION="{package.upstream}"', f"-DCUDA_VERSION={_cuda_number(package)}")
+    defines = (
+        f'-DVERSION="{package.upstream}"',
+        f"-DCUDA_VERSION={_cuda_number(package)}",
+        f'-DLIBRARIES="/usr/lib/{TRIPLETS[package.architecture]}"',
+    )
     command = [*COMPILE, *defines, *options, "-o", str(target), str(PAYLOAD / source)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=MINUTE_S, check=False)
     if done.returncode != 0:
