@@ -1,0 +1,56 @@
+"""A module on disk, as modinfo describes it for one installed kernel."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from fleetctl.model.fleet import Json
+from fleetctl.model.reading import Reading, not_applicable, unknown, value_of
+from fleetctl.parse.raw import number_or_none, part_of, read_command
+
+# MODULE_LICENSE in kernel-open/nvidia/nv.c (NVIDIA/open-gpu-kernel-modules) and in the proprietary module's interface.
+_FLAVOUR_BY_LICENSE = {"Dual MIT/GPL": "open", "NVIDIA": "proprietary"}
+_FIELD = re.compile(r"^([a-z_]+):[ \t]*(.*)$", re.MULTILINE)
+_NOT_FOUND = re.compile(r"Module \S+ not found|could not find module|modinfo: .*not found", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleOnDisk:
+    """`flavour` is empty where the licence is neither of the two that NVIDIA uses."""
+
+    version: str
+    license: str
+    flavour: str
+    signer: str = ""
+    size: float | None = None
+    mtime: float | None = None
+
+
+def read_module(fact: Json, module: str, kernel: str) -> Reading[ModuleOnDisk]:
+    """Not applicable: this kernel has no such module."""
+    ran = read_command(fact, f"modinfo {module}")
+    if ran.kind == "not_applicable":
+        return unknown(ran.reason)
+    if not ran.is_known:
+        return unknown(ran.reason)
+    if ran.get().rc != 0:
+        if _NOT_FOUND.search(ran.get().said):
+            return not_applicable(f"no module {module} for kernel {kernel}")
+        return unknown(f"modinfo {module}: {ran.get().why}")
+    fields: dict[str, str] = {}
+    for key, text in _FIELD.findall(ran.get().out):
+        fields.setdefault(key, text.strip())
+    if not fields.get("version"):
+        return unknown(f"modinfo {module}: no version")
+    license_text = fields.get("license", "")
+    return value_of(
+        ModuleOnDisk(
+            version=fields["version"],
+            license=license_text,
+            flavour=_FLAVOUR_BY_LICENSE.get(license_text, ""),
+            signer=fields.get("signer", ""),
+            size=number_or_none(part_of(fact, "size")),
+            mtime=number_or_none(part_of(fact, "mtime")),
+        )
+    )
