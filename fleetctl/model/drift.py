@@ -20,6 +20,10 @@ class Disturbance(IntEnum):
 
 Severity = Literal["info", "warning", "error"]
 
+Cause = Literal["version", "health", "hardware"]
+"""What is behind a drift: versions, which applying the role brings back; the node's health, which it does not;
+hardware, which no other version would cure."""
+
 
 @dataclass(frozen=True, slots=True)
 class Drift:
@@ -38,6 +42,7 @@ class Drift:
     remedy: str = ""
     is_unknown: bool = False
     """The truth could not be read: neither equal nor different; `observed` says why."""
+    cause: Cause = "version"
 
 
 @dataclass(frozen=True, slots=True)
