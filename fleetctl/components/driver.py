@@ -71,7 +71,7 @@ class Driver:
         packages = dpkg.read_packages(raw)
         if packages.kind == "not_applicable":
             packages = rpm.read_packages(raw)
-        names = driver_packages.driver_set(family.value or "debian", "nvidia")
+        names = driver_packages.driver_set(family.value or "debian", driver_packages.source_of(packages.value or ()))
         found = packages.map(
             lambda every: tuple(package for package in every if names.match(package.name) and package.state != "absent")
         )

@@ -9,7 +9,7 @@ from fleetctl.components import truths
 from fleetctl.components.driver_packages import is_of_version
 from fleetctl.components.driver_state import DriverDeclared, DriverObserved
 from fleetctl.components.truths import unknown_drift
-from fleetctl.model.drift import Disturbance, Drift, Severity
+from fleetctl.model.drift import Cause, Disturbance, Drift, Severity
 from fleetctl.model.versions import is_prefix, upstream_of
 from fleetctl.parse.nvidia_smi import Gpu, SmiFailure
 from fleetctl.parse.packages import Package
@@ -41,8 +41,9 @@ def _drift(
     disturbance: Disturbance,
     remedy: str,
     severity: Severity = "error",
+    cause: Cause = "version",
 ) -> Drift:
-    return Drift(_NAME, truth, declared, observed, disturbance, severity, remedy)
+    return Drift(_NAME, truth, declared, observed, disturbance, severity, remedy, cause=cause)
 
 
 def _packaged(declared: DriverDeclared, observed: DriverObserved) -> Iterator[Drift]:
@@ -196,7 +197,9 @@ def _failure(declared: DriverDeclared, observed: DriverObserved, failure: SmiFai
         yield _drift(truths.RESPONSE, "answers", f"gpu-driver-unresponsive: {failure.text}", Disturbance.REBOOT, step)
     elif failure.kind == "lost":
         step = f"reboot; if it comes again, exchange the GPU {failure.bus_id}".rstrip()
-        yield _drift(truths.GPU_STATE, "present", f"gpu-lost: {failure.text}", Disturbance.REBOOT, step)
+        yield _drift(
+            truths.GPU_STATE, "present", f"gpu-lost: {failure.text}", Disturbance.REBOOT, step, cause="hardware"
+        )
     elif failure.kind in ("not_loaded", "missing", "no_library"):
         yield _drift(truths.NVML, declared.version, failure.text, Disturbance.REBOOT, _ROLE)
     elif failure.kind != "no_devices":
@@ -213,7 +216,7 @@ def _counts(declared: DriverDeclared, observed: DriverObserved) -> Iterator[Drif
     if declared.gpu_count is not None and len(plugged) != declared.gpu_count:
         step = "a GPU is missing on the PCI bus: look at the hardware"
         shown = f"{len(plugged)} on the PCI bus"
-        yield _drift(truths.GPU_COUNT, str(declared.gpu_count), shown, Disturbance.NONE, step)
+        yield _drift(truths.GPU_COUNT, str(declared.gpu_count), shown, Disturbance.NONE, step, cause="hardware")
     if not gpus.is_known or (not gpus.get() and not plugged):
         return
     seen = {gpu.bus_id for gpu in gpus.get()}
@@ -223,7 +226,8 @@ def _counts(declared: DriverDeclared, observed: DriverObserved) -> Iterator[Drif
             [f"{bus_id} not in NVML" for bus_id in missing] + [f"{bus_id} not on the bus" for bus_id in extra]
         )
         step = "hardware suspect: its siblings work with this driver" if seen else _why_none(observed)
-        yield _drift(truths.GPU_COUNT, _count(declared), shown, Disturbance.NONE, step)
+        cause: Cause = "hardware" if seen else "health"
+        yield _drift(truths.GPU_COUNT, _count(declared), shown, Disturbance.NONE, step, cause=cause)
 
 
 def _count(declared: DriverDeclared) -> str:
@@ -239,7 +243,9 @@ def _why_none(observed: DriverObserved) -> str:
 def _states(_declared: DriverDeclared, observed: DriverObserved) -> Iterator[Drift]:
     for gpu in observed.smi.gpus.value or ():
         for shown, step in _troubles(gpu):
-            yield _drift(truths.GPU_STATE, "no error", f"{gpu.label}: {shown}", Disturbance.REBOOT, step)
+            yield _drift(
+                truths.GPU_STATE, "no error", f"{gpu.label}: {shown}", Disturbance.REBOOT, step, cause="hardware"
+            )
 
 
 def _troubles(gpu: Gpu) -> Iterator[tuple[str, str]]:
@@ -264,12 +270,15 @@ def _log(_declared: DriverDeclared, observed: DriverObserved) -> Iterator[Drift]
         elif not is_switch and number in _FATAL_XIDS:
             severity = "error"
         shown = f"{'SXid' if is_switch else 'Xid'} {number} on {bus_id}, {times} times since boot"
-        yield _drift(truths.XID, "none", shown, Disturbance.NONE, "see NVIDIA's list of Xid errors", severity)
+        yield _drift(
+            truths.XID, "none", shown, Disturbance.NONE, "see NVIDIA's list of Xid errors", severity, "hardware"
+        )
     if log.init_failed:
         shown = f"the driver could not start {_some(list(log.init_failed))}"
         seen = {gpu.bus_id for gpu in observed.smi.gpus.value or ()}
         if not all(any(bus_id[:10] == other[:10] for other in seen) for bus_id in log.init_failed):
-            yield _drift(truths.GPU_STATE, "started", shown, Disturbance.REBOOT, _why_none(observed))
+            cause: Cause = "hardware" if seen else "health"
+            yield _drift(truths.GPU_STATE, "started", shown, Disturbance.REBOOT, _why_none(observed), cause=cause)
 
 
 def _persistence(_declared: DriverDeclared, observed: DriverObserved) -> Iterator[Drift]:

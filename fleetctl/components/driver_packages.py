@@ -6,73 +6,79 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
-from fleetctl.model.versions import is_prefix, upstream_of
+from fleetctl.model.versions import compare_dotted, is_prefix, upstream_of
 from fleetctl.parse.packages import Package
 
-# Names that NVIDIA's and Canonical's repositories give to parts of one driver build. Where a branch suffix stands,
-# `<b>` allows it, with what may follow (-open, -server, -server-open); NVIDIA dropped the suffix from 590 on.
+# Whole names of the parts of one driver build, in NVIDIA's repositories and in the distributions' own, with or without
+# a branch (NVIDIA dropped it from 590 on). The role nvidia_driver keeps the same list in its vars, because it must also
+# work without fleetctl. Not here: container toolkit, nvidia-fs, GDS, cuda-compat: versions and roles of their own.
 _DEBIAN = (
-    r"nvidia-(?:driver|open|headless(?:-no-dkms)?|dkms|utils|compute-utils|kernel-source|kernel-common|kernel-support|firmware)<b>",
-    r"nvidia-(?:dkms-open|kernel-open(?:-dkms)?|kernel-dkms|open-kernel-(?:dkms|source|support)|firmware-gsp|smi)<b>",
-    r"nvidia-driver-(?:bin|cuda|libs|full|local-repo.*|pinning-[0-9.]+)",
-    r"nvidia-(?:alternative|legacy-check|kernel-.*|egl-icd|vulkan-icd|opencl-icd|vdpau-driver|imex)<b>",
-    r"cuda-drivers<b>",
-    r"libnvidia-(?:compute|cfg1?|common|decode|encode|extra|fbc1?|gl|ml1?|gpucomp|nscq|nvvm4?|pkcs11.*|ptxjitcompiler1?)<b>",
-    r"lib(?:cuda1|nvcuvid1|nvsdm|nvidia-api1|nvidia-sandboxutils)<b>",
-    r"xserver-xorg-video-nvidia<b>",
-    r"linux-(?:modules|objects|signatures)-nvidia<b>.*",
+    r"cuda-drivers(?:-[0-9]+)?",
+    r"nvidia-open(?:-[0-9]+)?",
+    r"nvidia-driver(?:-[0-9]+)?(?:-server)?(?:-open)?",
+    r"nvidia-driver-(?:bin|cuda|full|libs.*|pinning-.*)",
+    r"nvidia-headless-.*",
+    r"nvidia-dkms(?:-.*)?",
+    r"nvidia-(?:open-)?kernel-.*",
+    r"nvidia-firmware.*",
+    r"firmware-nvidia-(?:gsp|graphics).*",
+    r"nvidia-(?:compute-)?utils(?:-.*)?",
+    r"nvidia-(?:alternative|installer-cleanup|legacy-check|modprobe|persistenced|settings|smi|support)",
+    r"nvidia-(?:vdpau-driver|xconfig)",
+    r"nvidia-(?:egl|opencl|vulkan)-.*",
+    r"linux-(?:modules|objects|signatures)-nvidia-.*",
+    r"libnvidia-(?:allocator|api|cfg|common|compute|decode|egl|encode|extra|fbc|gl|gpucomp|ml|ngx|nvvm|opticalflow).*",
+    r"libnvidia-(?:pkcs11|present|ptxjitcompiler|rtcore|sandboxutils|tls|vksc).*",
+    r"lib(?:cuda|cudadebugger|nvcuvid|nvoptix)1",
+    r"lib(?:egl|gl|gles|glx).*-nvidia.*",
+    r"xserver-xorg-video-nvidia.*",
 )
-_DEBIAN_NVIDIA_ONLY = (r"nvidia-(?:persistenced|modprobe|settings|xconfig)", r"libxnvctrl0")
+# The distributions build these from sources with versions of their own.
+_INDEPENDENT = re.compile(
+    r"nvidia-(?:modprobe|persistenced|settings|xconfig|support|installer-cleanup|legacy-check)\Z|"
+    r"nvidia-(?:egl|opencl|vulkan)-common\Z"
+)
 _RHEL = (
-    r"nvidia-(?:driver|open|kmod-common|modprobe|persistenced|settings|xconfig|libXNVCtrl|imex|firmware)<b>",
-    r"nvidia-driver-(?:cuda|cuda-libs|libs|devel|NVML|NvFBCOpenGL|pinning-[0-9.]+)",
-    r"kmod-nvidia.*",
-    r"cuda-drivers<b>",
-    r"libnvidia-(?:ml|cfg|fbc|gpucomp|nscq)<b>",
-    r"libnvsdm<b>",
+    r"cuda-drivers(?:-[0-9]+)?",
+    r"nvidia-(?:driver|kmod-common|libXNVCtrl|modprobe|open|persistenced|settings|xconfig).*",
+    r"kmod-nvidia-.*",
+    r"libnvidia-(?:cfg|fbc|gpucomp|ml).*",
     r"xorg-x11-(?:drv-)?nvidia.*",
 )
-_FABRIC_MANAGER = (
-    r"nvidia-fabric-?manager(?:-dev(?:el)?)?<b>",
-    r"cuda-drivers-fabricmanager<b>",
-    r"nvlink5<b>",
+# NVSwitch software comes in builds of the driver too, and must be of the same one.
+_FABRIC_MANAGER = re.compile(
+    r"(?:nvidia-fabric-?manager(?:-dev(?:el)?)?|cuda-drivers-fabricmanager|nvlink5|libnvidia-nscq|libnvsdm|nvidia-imex)"
+    r"(?:-[0-9]+)?\Z"
 )
-# Their versions are the kernel's, or a branch alone.
-_OTHER_VERSION = re.compile(r"^(?:linux-(?:modules|objects|signatures)-nvidia|kmod-nvidia-\d|nvidia-driver-local-repo)")
-_PINNING = re.compile(r"^nvidia-driver-pinning-")
+# Other forms (6.8.0-60.63 of linux-modules-nvidia-*, 1.1.20 of libnvidia-egl-wayland1) say nothing of the build.
+_DRIVER_VERSION = re.compile(r"\d{3}(?:\.\d+){0,2}\Z")
 
 
 @lru_cache
-def driver_set(family: str, source: str, branch: str | None = None) -> re.Pattern[str]:
-    """Names that belong to the driver; with a branch, only those of this branch or without any."""
-    names: tuple[str, ...] = _RHEL if family == "rhel" else _DEBIAN
-    if family != "rhel" and source == "nvidia":
-        # The distributions keep these as packages of their own, with versions of their own.
-        names += _DEBIAN_NVIDIA_ONLY
-    return _pattern(names, branch)
+def driver_set(family: str, source: str) -> re.Pattern[str]:
+    """Names that belong to the driver, whatever their branch: of any other branch they are leftovers."""
+    names = _RHEL if family == "rhel" else _DEBIAN
+    independent = f"(?!{_INDEPENDENT.pattern})" if family != "rhel" and source == "distribution" else ""
+    return re.compile(f"{independent}(?:{'|'.join(names)})\\Z")
 
 
-@lru_cache
-def fabric_manager_set(branch: str | None = None) -> re.Pattern[str]:
-    return _pattern(_FABRIC_MANAGER, branch)
-
-
-def _pattern(names: Iterable[str], branch: str | None) -> re.Pattern[str]:
-    suffix = rf"(?:-{re.escape(branch) if branch else '[0-9]{3}'}(?:-[0-9.]+)?(?:-server)?(?:-open)?)?(?:-[0-9.]+)?"
-    return re.compile("(?:" + "|".join(name.replace("<b>", suffix) for name in names) + r")\Z")
+def fabric_manager_set() -> re.Pattern[str]:
+    return _FABRIC_MANAGER
 
 
 def is_of_version(package: Package, version: str) -> bool:
     """True if the package is of this driver build, or if its version says nothing of the build."""
-    if _OTHER_VERSION.match(package.name):
-        return True
     upstream = upstream_of(package.version).partition("~")[0]
-    if _PINNING.match(package.name):
+    if not _DRIVER_VERSION.match(upstream):
+        return True
+    if package.name.startswith("nvidia-driver-pinning-"):
         return is_prefix(upstream, version)
-    return is_prefix(upstream, version) and is_prefix(version, upstream)
+    return compare_dotted(upstream, version) == 0
 
 
 def source_of(packages: Iterable[Package]) -> str:
-    """Who built these packages. Ubuntu's and Debian's own revisions name their release (0ubuntu0.24.04.1, deb12u1)."""
-    own = re.compile(r"ubuntu0\.\d\d\.\d\d|~?deb\d+u\d+")
-    return "distribution" if any(own.search(package.version) for package in packages) else "nvidia"
+    """Who built the driver packages among these. Ubuntu's and Debian's own revisions name their release."""
+    own = re.compile(r"ubuntu0\.\d\d\.\d\d|[~+]deb\d+u\d+")
+    parts = [package for package in packages if driver_set("debian", "nvidia").match(package.name)]
+    judged = [package for package in parts if not _INDEPENDENT.match(package.name)]
+    return "distribution" if any(own.search(package.version) for package in judged) else "nvidia"

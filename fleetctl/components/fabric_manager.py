@@ -12,7 +12,7 @@ from fleetctl.components.driver_packages import fabric_manager_set, is_of_versio
 from fleetctl.components.driver_state import DriverDeclared
 from fleetctl.components.truths import unknown_drift
 from fleetctl.errors import InventoryError
-from fleetctl.model.drift import Disturbance, Drift, Refusal, Severity
+from fleetctl.model.drift import Cause, Disturbance, Drift, Refusal, Severity
 from fleetctl.model.fleet import HostVars, Json
 from fleetctl.model.node_facts import RawFacts
 from fleetctl.model.reading import Reading
@@ -98,8 +98,9 @@ class FabricManager:
         disturbance: Disturbance,
         remedy: str,
         severity: Severity = "error",
+        cause: Cause = "version",
     ) -> Drift:
-        return Drift(self.name, truth, declared, observed, disturbance, severity, remedy)
+        return Drift(self.name, truth, declared, observed, disturbance, severity, remedy, cause=cause)
 
     def _without_switches(self, observed: FabricManagerObserved) -> Iterator[Drift]:
         if observed.unit.value and observed.unit.value.active == "failed":
@@ -161,7 +162,7 @@ class FabricManager:
                 continue
             shown = f"{gpu.label}: state {state.value or state.reason}, status {status.value or status.reason}"
             step = "wait; then see the journal of nvidia-fabricmanager"
-            yield self._drift(truths.FABRIC, "Completed, Success", shown, Disturbance.DRAIN, step)
+            yield self._drift(truths.FABRIC, "Completed, Success", shown, Disturbance.DRAIN, step, cause="health")
 
     def refusals(self, declared: Mapping[str, Any], observed: Mapping[str, Any]) -> tuple[Refusal, ...]:  # noqa: ARG002
         wanted, driver = declared.get(self.name), declared.get("driver")

@@ -1,4 +1,4 @@
-"""The names of the several truths that a drift can speak of, and what kind of trouble each is."""
+"""The names of the several truths that a drift can speak of."""
 
 from __future__ import annotations
 
@@ -23,26 +23,9 @@ FABRIC = "fabric"
 XID = "xid"
 RESPONSE = "response"
 
-_HEALTH = frozenset({GPU_COUNT, GPU_STATE, FABRIC, XID, RESPONSE})
-_HARDWARE = frozenset({GPU_COUNT, GPU_STATE, XID})
-
-
-def is_health(drift: Drift) -> bool:
-    """True if the versions are not what is wrong: applying the role again would not close this drift."""
-    return drift.truth in _HEALTH
-
-
-def is_hardware(drift: Drift) -> bool:
-    """True if no other version of the software would cure it."""
-    return drift.truth in _HARDWARE and drift.severity == "error" and not is_unknown(drift)
-
-
-def is_unknown(drift: Drift) -> bool:
-    """True if nothing was read, so that nothing is proven."""
-    return drift.observed.startswith("unknown: ")
-
 
 def unknown_drift(component: str, truth: str, declared: str, reading: Reading[object]) -> Drift:
+    """A truth that could not be read: never equal, and never taken for another value."""
     return Drift(
         component,
         truth,
@@ -51,4 +34,5 @@ def unknown_drift(component: str, truth: str, declared: str, reading: Reading[ob
         Disturbance.NONE,
         "error",
         "look again; nothing was read",
+        is_unknown=True,
     )

@@ -16,6 +16,8 @@ _ROW = re.compile(
 )
 # "installed-weak from 4.18.0-372": a module of another kernel that the distribution's weak-modules linked in.
 _INSTALLED = frozenset({"installed", "installed-weak"})
+# A module of the kernel's own was moved aside: dkms 2 and 3.0, then 3.1 and later.
+_HARMLESS = frozenset({"original_module exists", "original modules exist"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +33,8 @@ class DkmsRow:
 
     @property
     def is_clean(self) -> bool:
-        """Installed, and what is installed is what was built."""
-        return self.state in _INSTALLED and "WARNING" not in self.note.upper()
+        """Installed, and what is installed is what was built. A note that we do not know is not clean."""
+        return self.state in _INSTALLED and all(note in _HARMLESS for note in self.note.lower().split("; ") if note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ def read_dkms_text(out: str, err: str = "") -> DkmsStatus:
         stripped = line.strip()
         found = _ROW.match(stripped)
         if found:
-            note = " ".join(re.findall(r"\(([^()]*)\)", found["rest"]))
+            note = "; ".join(re.findall(r"\(([^()]*)\)", found["rest"]))
             rows.append(
                 DkmsRow(
                     found["module"],

@@ -43,7 +43,8 @@ UNITS = (
 ).split()
 
 PACKAGES = (
-    r"nvidia|cuda|nvlink|nvlsm|nvsdm|imex|fabric-?manager|dkms|doca|mlnx|mlx|ofed|mft|rdma|infiniband|ibverbs|datacenter-gpu|dcgm|"
+    r"nvidia|cuda|nvcuvid|nvoptix|xnvctrl|nvlink|nvlsm|nvsdm|imex|fabric-?manager|datacenter-gpu|dcgm|dkms|"
+    r"doca|mlnx|mlx|ofed|mft|rdma|infiniband|ibverbs|"
     r"linux-(image|headers|modules)|^kernel|kmod|lustre|gdrcopy|gdrdrv|nccl|unattended-upgrades|dnf-automatic"
 )
 
