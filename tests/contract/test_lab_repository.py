@@ -149,6 +149,7 @@ def image(engine: Engine, repository: Repository) -> Iterator[str]:
     try:
         source = repository.source("file:/repo", "/repo/nvidia-archive-keyring.asc")
         node.run(f"rm -f /etc/apt/sources.list && cat > /etc/apt/sources.list.d/nvidia.sources <<'END'\n{source}END")
+        node.run("echo force-unsafe-io > /etc/dpkg/dpkg.cfg.d/speed")  # a thrown-away disk needs no fsync
         node.apt("update")
         slug = kernel_slug(KERNEL)
         node.apt(f"install lab-gpu-hardware linux-image-{slug} linux-headers-{slug}")
@@ -220,7 +221,9 @@ def test_what_is_loaded_changes_only_at_the_next_boot(node: Node) -> None:
     assert node.attempt("systemctl is-active nvidia-fabricmanager").stdout == "failed\n"
     log = node.run("tail -n 1 /var/log/fabricmanager.log")
     assert "interface version 580.95.05 don't match with driver version 570.195.03. Please update" in log
-    assert node.attempt("/usr/lib/lab-gpu/boot").returncode == 1
+    assert node.attempt("systemctl is-active nvidia-persistenced").stdout == "failed\n"
+    assert "this boot has its driver" in node.attempt("/usr/lib/lab-gpu/boot").stderr
+    assert "Operation refused" in node.attempt("systemctl restart lab-gpu-boot").stderr
     assert node.run("cat /sys/module/nvidia/version") == "570.195.03"
 
     node.reboot()
