@@ -59,6 +59,13 @@ class Budget:
                 return Full(domain, self._out[domain], self._allowed[domain])
         return None
 
+    def overfull(self, node: str) -> Full | None:
+        """The first domain of this node in which more are out than allowed, the node itself counted as it stands."""
+        for domain in self._domains_of.get(node, ()):
+            if self._out[domain] > self._allowed[domain]:
+                return Full(domain, self._out[domain], self._allowed[domain])
+        return None
+
     def domains(self, node: str) -> tuple[Domain, ...]:
         return self._domains_of.get(node, ())
 

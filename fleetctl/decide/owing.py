@@ -99,9 +99,8 @@ def closing(state: RolloutState, now: datetime) -> Closed | None:
         return Closed(now, "stopped", state.stopping)
     if state.paused_by or state.is_blind:
         return None
-    soaks = state.gate.soaked_at() is not None
     may_come = any(_may_come(state, name, now) for name in state.queue)
-    if soaks or may_come:
+    if state.gate.is_soaking or may_come:
         return None
     ended_well = all(record.state in (State.DONE, State.SKIPPED) for record in state.records.values())
     return Closed(now, "complete" if ended_well else "incomplete")

@@ -103,9 +103,9 @@ class RolloutState:
 
     def next_deadline(self) -> datetime | None:
         """When something will be owed though nothing happens; may be early, never late."""
-        times = [self._timers[0][0]] if self._timers else []
-        soaked_at = self.gate.soaked_at()
-        return min([*times, soaked_at], default=None) if soaked_at and not self.stopping else min(times, default=None)
+        soak_ends = None if self.stopping else self.gate.next_look()
+        times = [self._timers[0][0] if self._timers else None, soak_ends]
+        return min((time for time in times if time is not None), default=None)
 
     def limit_of(self, state: State) -> timedelta | None:
         """How long a node may stay in a state; None: for ever."""
@@ -237,6 +237,10 @@ class RolloutState:
             case Turn.BY_DISTURBANCE:
                 undisturbed = record.disturbance is Disturbance.NONE and not record.marked
                 state = State.APPLYING if undisturbed else State.DRAINING
+                overfull = self.budget.overfull(record.name)
+                if overfull is not None and not record.marked:
+                    # Others went out while it was checked: nothing was touched yet, so it waits its turn again.
+                    state, reason = State.PENDING, str(overfull)
             case Turn.ONWARD:
                 needs_restart = record.disturbance >= Disturbance.REBOOT
                 state = State.RESTARTING if needs_restart else State.VERIFYING

@@ -44,10 +44,6 @@ def _may_be_changed(rollout: Rollout, owed: Owed, work: Reading[Work], view: Vie
 async def apply(rollout: Rollout, owed: Owed) -> Outcome:
     """Run the roles, forward or back, then look at what they left on disk."""
     node, record = rollout.node(owed), owed.record
-    if not record.marked:
-        leased = await rollout.world.nodes.take_lease(node, rollout.terms.lease)
-        if leased.kind != "ok":
-            return outcome(owed, Result(leased.kind), leased.reason, learnt=Learnt(changed=False))
     work, view = await rollout.look(node, record)
     if not view.is_known:
         return outcome(owed, Result.UNKNOWN, f"can't be probed: {view.reason}")
@@ -61,6 +57,9 @@ async def apply(rollout: Rollout, owed: Owed) -> Outcome:
     seen = view.get()
     if not seen.drifts and (record.course is Course.FORWARD or seen.closures == record.closures):
         return outcome(owed, Result.OK, "nothing to change", learnt=seen.learnt)
+    leased = await rollout.hold_lease(node, seen.facts)
+    if leased.kind != "ok":
+        return outcome(owed, Result(leased.kind), leased.reason)
     applied = await rollout.world.changer.apply(node, rollout.change(record), rollout.terms.lease)
     if applied.kind != "ok":
         untouched = False if applied.kind == "blocked" and record.attempts == 0 and not applied.changed else None
@@ -100,6 +99,9 @@ async def restart(rollout: Rollout, owed: Owed) -> Outcome:
     if view.get().blocks_restart:
         reason = view.get().blocks_restart
         return outcome(owed, Result.FAILED, reason, signature=_kind_of(reason))
+    leased = await rollout.hold_lease(node, view.get().facts)
+    if leased.kind != "ok":
+        return outcome(owed, Result(leased.kind), leased.reason)
     ordered = await rollout.world.nodes.restart(node, rollout.terms.lease)
     if ordered.kind == "foreign":
         return outcome(owed, Result.FOREIGN, ordered.reason)

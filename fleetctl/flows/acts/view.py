@@ -16,7 +16,7 @@ from fleetctl.model.reading import Reading
 from fleetctl.model.record import NodeRecord, Owed
 from fleetctl.model.rollout import Closure, Course, Learnt, Outcome, Result
 from fleetctl.model.work import Work
-from fleetctl.ports import Change, Changer, Component, Nodes, Notifier, Scheduler, Verifier
+from fleetctl.ports import Answer, Change, Changer, Component, Nodes, Notifier, Scheduler, Verifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +162,12 @@ class Rollout:
         for component in self.terms.components:
             merged |= self.variables(node, record, component.name)
         return merged
+
+    async def hold_lease(self, node: Node, facts: NodeFacts) -> Answer:
+        """Make sure that the node's lease is ours in this epoch; a controller that took over raises it here."""
+        if facts.lease.value == self.terms.lease:
+            return Answer("ok")
+        return await self.world.nodes.take_lease(node, self.terms.lease)
 
     async def tell(self, hook: Sequence[str], owed: Owed) -> None:
         """Run a hook of the site. It never stops a node."""
