@@ -55,7 +55,7 @@ async def apply(rollout: Rollout, owed: Owed) -> Outcome:
         untouched = False if record.attempts == 0 else None
         return outcome(owed, RESULT_OF[finding.kind], finding.reason, learnt=Learnt(changed=untouched))
     seen = view.get()
-    if not seen.drifts and (record.course is Course.FORWARD or seen.closures == record.closures):
+    if not seen.to_change and (record.course is Course.FORWARD or seen.closures == record.closures):
         return outcome(owed, Result.OK, "nothing to change", learnt=seen.learnt)
     leased = await rollout.hold_lease(node, seen.facts)
     if leased.kind != "ok":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fleetctl.decide.guard import (
     Finding,
     first_obstacle,
@@ -12,7 +14,7 @@ from fleetctl.decide.guard import (
     is_quiet,
     is_same_machine,
 )
-from fleetctl.flows.acts.view import Rollout, View, outcome
+from fleetctl.flows.acts.view import Rollout, View, outcome, tell
 from fleetctl.model.drift import Disturbance
 from fleetctl.model.mark import Mark, Ownership, owner_of, read_mark
 from fleetctl.model.record import Owed
@@ -48,24 +50,21 @@ async def check(rollout: Rollout, owed: Owed) -> Outcome:
 
 
 async def _judge(rollout: Rollout, owed: Owed, seen: View, *, is_ours_already: bool) -> Outcome:
-    drifts = seen.drifts
-    unread = [drift for drift in drifts if drift.is_unknown]
-    if len(unread) < len(drifts):
+    hardware = [drift for drift in seen.troubles if drift.cause == "hardware"]
+    if hardware:
+        return outcome(owed, Result.UNWELL, tell(hardware[0]))
+    if seen.to_change:
         refusals = seen.refusals
         if refusals:
             return outcome(owed, Result.BLOCKED, f"{refusals[0].reason}; {refusals[0].next_step}")
-        learnt = seen.learnt
-        return outcome(
-            owed,
-            Result.OK,
-            learnt=Learnt(learnt.disturbance, learnt.identity, learnt.boot_id, seen.closures),
-        )
-    if unread:
-        return outcome(owed, Result.UNKNOWN, f"{unread[0].component} {unread[0].truth}: {unread[0].observed}")
+        return outcome(owed, Result.OK, learnt=replace(seen.learnt, closures=seen.closures))
+    if seen.unread:
+        return outcome(owed, Result.UNKNOWN, tell(seen.unread[0]))
+    if seen.troubles and not is_ours_already:
+        return outcome(owed, Result.UNWELL, tell(seen.troubles[0]))
     if is_ours_already:
         # Nothing to change, but only a passed verify gives back what fleetctl took out.
-        learnt = seen.learnt
-        known = Learnt(Disturbance.DRAIN, learnt.identity, learnt.boot_id, seen.closures)
+        known = replace(seen.learnt, disturbance=Disturbance.DRAIN, closures=seen.closures)
         return outcome(owed, Result.OK, "already as declared", learnt=known)
     node = rollout.node(owed)
     names = [component.name for component in rollout.terms.components]
@@ -137,7 +136,7 @@ async def preflight(rollout: Rollout, owed: Owed) -> Outcome:
         return outcome(owed, RESULT_OF[finding.kind], finding.reason)
     if owed.record.course is Course.FORWARD and view.get().closures != owed.record.closures:
         return outcome(owed, Result.BLOCKED, "its packages were changed by others since it was checked")
-    if not view.get().drifts:
+    if not view.get().to_change:
         return outcome(owed, Result.OK, "nothing to change", learnt=Learnt(boot_id=facts.boot_id.value))
     applied = await rollout.world.changer.preflight(node, rollout.change(owed.record), rollout.terms.lease)
     return outcome(

@@ -14,7 +14,7 @@ from fleetctl.decide.guard import (
     is_same_machine,
 )
 from fleetctl.flows.acts.prepare import RESULT_OF
-from fleetctl.flows.acts.view import Rollout, View, outcome
+from fleetctl.flows.acts.view import Rollout, View, outcome, tell
 from fleetctl.model.mark import Ownership, owner_of
 from fleetctl.model.record import Owed
 from fleetctl.model.rollout import Course, Learnt, Outcome, Result
@@ -79,15 +79,17 @@ def _judge(rollout: Rollout, owed: Owed, view: View, verdict: Verdict) -> Outcom
     )
     if not foreign.is_clear:
         return outcome(owed, RESULT_OF[foreign.kind], foreign.reason)
-    drifts = [drift for drift in view.drifts if drift.severity == "error"]
-    if owed.record.course is Course.UNCHANGED:
-        # The node goes home as it was found: drift that it had before is not ours to judge now.
-        drifts = []
-    if drifts:
-        worst = next((drift for drift in drifts if not drift.is_unknown), drifts[0])
-        text = f"{worst.component} {worst.truth} is {worst.observed}, declared {worst.declared}"
-        result = Result.UNKNOWN if worst.is_unknown else Result.FAILED
-        return outcome(owed, result, text, signature=f"{worst.component} {worst.truth} not as declared")
+    if owed.record.course is not Course.UNCHANGED and view.to_change:
+        # A node that goes home as it was found may go home with the drift that it had.
+        drift = view.to_change[0]
+        signature = f"{drift.component} {drift.truth} not as declared"
+        return outcome(owed, Result.FAILED, tell(drift), signature=signature)
+    if view.troubles:
+        drift = view.troubles[0]
+        result = Result.HARDWARE if drift.cause == "hardware" else Result.FAILED
+        return outcome(owed, result, tell(drift), signature=f"{drift.component} {drift.truth}")
+    if view.unread:
+        return outcome(owed, Result.UNKNOWN, tell(view.unread[0]))
     reason = f"{verdict.passed} checks passed"
     return outcome(owed, Result.OK, reason, learnt=Learnt(boot_id=view.facts.boot_id.value))
 

@@ -68,6 +68,24 @@ class View:
         )
 
     @property
+    def to_change(self) -> tuple[Drift, ...]:
+        """What the roles are to bring back; nothing of it: they need not run."""
+        return tuple(
+            drift
+            for drift in self.drifts
+            if drift.cause == "version" and drift.severity == "error" and not drift.is_unknown
+        )
+
+    @property
+    def troubles(self) -> tuple[Drift, ...]:
+        """What no run of the roles would cure."""
+        return tuple(drift for drift in self.drifts if drift.cause != "version" and drift.severity == "error")
+
+    @property
+    def unread(self) -> tuple[Drift, ...]:
+        return tuple(drift for drift in self.drifts if drift.is_unknown)
+
+    @property
     def refusals(self) -> tuple[Refusal, ...]:
         return tuple(
             refusal
@@ -101,7 +119,7 @@ class View:
         return Learnt(
             identity=self.facts.identity.value,
             boot_id=self.facts.boot_id.value,
-            disturbance=max((drift.disturbance for drift in self.drifts), default=Disturbance.NONE),
+            disturbance=max((drift.disturbance for drift in self.to_change), default=Disturbance.NONE),
         )
 
 
@@ -177,6 +195,11 @@ class Rollout:
             "FLEETCTL_REASON": owed.record.reason,
         }
         await self.world.notifier.notify(hook, environment)
+
+
+def tell(drift: Drift) -> str:
+    """A drift in one line."""
+    return f"{drift.component} {drift.truth} is {drift.observed}, declared {drift.declared}"
 
 
 def outcome(
