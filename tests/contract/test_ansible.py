@@ -269,6 +269,7 @@ def test_a_task_under_way_ends_and_the_next_is_refused_once_the_epoch_is_raised(
 
 def test_cancelling_one_node_leaves_the_shared_run_to_the_others(leased: SshdService, site: Site) -> None:
     n1, n2 = leased.nodes["n1"], leased.nodes["n2"]
+    runs: list[str] = []
 
     async def run() -> Applied:
         changer = site.changer({"n1": {"demo_sleep_s": 30}, "n2": {"demo_sleep_s": 3}})
@@ -276,6 +277,7 @@ def test_cancelling_one_node_leaves_the_shared_run_to_the_others(leased: SshdSer
         second = asyncio.create_task(changer.apply(n2.node(), CHANGE, LEASE))
         while not in_demo(n1):
             await asyncio.sleep(0.1)
+        runs.extend(path.name for path in (site.state / "runs").iterdir())
         first.cancel()
         return await second
 
@@ -286,6 +288,7 @@ def test_cancelling_one_node_leaves_the_shared_run_to_the_others(leased: SshdSer
     while list((site.state / "runs").iterdir()) and time.monotonic() < until:
         time.sleep(0.1)
     assert list((site.state / "runs").iterdir()) == [], "nobody waits for the run, and it goes on"
+    assert [processes_of(run) for run in runs] == [()], "a worker or an ssh of the run was left"
 
 
 def test_a_killed_controller_leaves_a_run_that_the_next_one_finds_and_ends(leased: SshdService, site: Site) -> None:
