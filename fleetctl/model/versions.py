@@ -11,8 +11,9 @@ from itertools import zip_longest
 
 Comparator = Callable[[str, str], "int | None"]
 
-_DOTTED = re.compile(r"[0-9]+(?:\.[0-9]+)*\Z")
-_EPOCH = re.compile(r"([0-9]+):(.*)\Z", re.DOTALL)
+# Python refuses to read numbers of thousands of digits; no version has one.
+_DOTTED = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,18})*\Z")
+_EPOCH = re.compile(r"([0-9]{1,18}):(.*)\Z", re.DOTALL)
 
 
 def compare_dotted(left: str, right: str) -> int | None:
@@ -100,10 +101,16 @@ def _compare_dpkg_part(left: str, right: str) -> int:
             return order
         left_number, left = _take(left, digits=True)
         right_number, right = _take(right, digits=True)
-        order = _sign(int(left_number or "0"), int(right_number or "0"))
+        order = _sign(_magnitude(left_number), _magnitude(right_number))
         if order:
             return order
     return 0
+
+
+def _magnitude(digits: str) -> tuple[int, str]:
+    """Orders numbers of any length."""
+    significant = digits.lstrip("0")
+    return len(significant), significant
 
 
 def _ranks(text: str, width: int) -> list[int]:
@@ -135,4 +142,4 @@ def _rpm_rank(run: str) -> tuple[int, int, str]:
         return (1, 0, "")
     if run == "^":
         return (2, 0, "")
-    return (4, int(run), "") if run.isdigit() else (3, 0, run)
+    return (4, *_magnitude(run)) if run[0].isdigit() else (3, 0, run)

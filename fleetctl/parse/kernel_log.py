@@ -11,7 +11,7 @@ from fleetctl.parse.nvidia_smi import short_bus_id
 from fleetctl.parse.raw import command_of, one_line
 
 # "NVRM: Xid (PCI:0000:3b:00): 79, pid=..., ..."; older drivers without "PCI:". NVSwitches say SXid.
-_XID = re.compile(r"\b(?P<kind>S?Xid) \((?:PCI:)?(?P<bus>[0-9A-Fa-f:.]+)\):? ?(?P<number>\d+)(?P<text>[^\n]*)")
+_XID = re.compile(r"\b(?P<kind>S?Xid) \((?:PCI:)?(?P<bus>[0-9A-Fa-f:.]+)\):? ?(?P<number>[0-9]{1,6})\b(?P<text>[^\n]*)")
 _NOT_SUPPORTED = re.compile(
     r"NVIDIA GPU (?P<bus>[0-9A-Fa-f:.]+) \(PCI ID: [0-9a-f:]+\)(?:(?!NVIDIA GPU).){0,200}?not supported by",
     re.DOTALL,

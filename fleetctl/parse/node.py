@@ -35,12 +35,13 @@ GPU_DAEMONS = frozenset(
 # A package manager that only looks; and Debian's helper that waits for shutdown all its life.
 _ONLY_LOOKS = re.compile(
     r"^(?:\S*/)?(?:"
-    r"rpm\s+(?:-[a-zA-Z]*[qV]|--query|--verify)|"
-    r"dpkg\s+(?:-[lLsSpC]|--list|--listfiles|--status|--search|--audit|--print-|--get-selections|--compare-versions)|"
+    r"rpm\s+(?:-[qV]\w*|--query|--verify)|"
+    r"dpkg\s+(?:-[lLsSpC]|--list|--listfiles|--status|--search|--audit|--print-[a-z-]+|--get-selections)|"
+    r"dpkg\s+--compare-versions|"
     r"dkms\s+status|"
     r"apt(?:-get|-cache)?\s+(?:list|show|search|policy|--version)|"
     r"dnf\S*\s+(?:list|info|repoquery|check-update|--version)"
-    r")|--wait-for-signal"
+    r")(?=\s|$)|\s--wait-for-signal(?=\s|$)"
 )
 # Starts on demand and then stays; it is seen by what it starts (dpkg, rpm) when it does something.
 _IDLE = frozenset({"packagekitd"})
@@ -101,10 +102,10 @@ def read_work_processes(raw: RawFacts) -> Reading[tuple[str, ...]]:
             f"the open files of {_label(unread[0])} and others can't be read: root with CAP_SYS_PTRACE needed"
         )
     found = {_label(entry): True for entry in list_or_empty(part_of(fact, "steps"))}
-    daemons = set()
+    daemons = []
     for entry in list_or_empty(part_of(fact, "gpu")):
         if _name(entry) in GPU_DAEMONS:
-            daemons.add(part_of(entry, "pid"))
+            daemons.append(part_of(entry, "pid"))
         else:
             found[_label(entry)] = True
     apps = read_apps(raw)

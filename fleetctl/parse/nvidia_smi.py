@@ -33,6 +33,8 @@ _FAILURES: tuple[tuple[FailureKind, re.Pattern[str]], ...] = (
     ("permission", re.compile(r"insufficient permissions?", re.IGNORECASE)),
     ("no_library", re.compile(r"couldn't find libnvidia-ml|NVML.*not found|libnvidia-ml\.so", re.IGNORECASE)),
 )
+# A row of CSV that came before the failure names GPUs that are well.
+_LEAST_COMMAS = 4
 _NVML_VERSION = re.compile(r"NVML library version:\s*(\d+(?:\.\d+)+)")
 
 
@@ -119,8 +121,8 @@ def read_csv(text: str) -> list[dict[str, str]]:
 
 
 def read_failure(text: str) -> SmiFailure:
-    """Class of a failure, by its text: nvidia-smi wraps lines and prints most of this on stdout."""
-    flat = " ".join(text.split())
+    """Class of a failure, by its text: nvidia-smi wraps lines and prints most of this on stdout, behind rows of CSV."""
+    flat = " ".join(" ".join(line for line in text.splitlines() if line.count(",") < _LEAST_COMMAS).split())
     kind: FailureKind = next((kind for kind, pattern in _FAILURES if pattern.search(flat)), "other")
     bus_id, version = _BUS_ID.search(flat), _NVML_VERSION.search(flat)
     return SmiFailure(kind, flat[:300], short_bus_id(bus_id[1]) if bus_id else "", version[1] if version else "")
@@ -202,5 +204,9 @@ def read_apps(raw: RawFacts) -> Reading[tuple[tuple[int, str], ...]]:
         return unknown(ran.get().why if ran.is_known else ran.reason)
     rows = read_csv(ran.get().out)
     return value_of(
-        tuple((int(row["pid"]), row.get("process_name", "")) for row in rows if row.get("pid", "").isdecimal())
+        tuple(
+            (int(row["pid"]), row.get("process_name", ""))
+            for row in rows
+            if re.fullmatch("[0-9]{1,10}", row.get("pid", ""))
+        )
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from fleetctl.model.node_facts import RawFacts
@@ -41,13 +42,10 @@ def read_pci(raw: RawFacts) -> Reading[PciBus]:
     gpus, switches = [], []
     for device in list_or_empty(part_of(fact, "devices")):
         kind = text_or_empty(part_of(device, "class"))[:6]
-        try:
-            found = PciDevice(
-                short_bus_id(text_or_empty(part_of(device, "address"))),
-                int(text_or_empty(part_of(device, "device")), 16),
-            )
-        except ValueError:
-            return unknown("a PCI device has no id")
+        number = text_or_empty(part_of(device, "device"))
+        if not re.fullmatch("0x[0-9a-f]{4}", number):
+            return unknown(f"a PCI device has no id: {number[:20]!r}")
+        found = PciDevice(short_bus_id(text_or_empty(part_of(device, "address"))), int(number, 16))
         if kind in _GPU_CLASSES:
             gpus.append(found)
         elif kind == _SWITCH_CLASS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 
 from fleetctl.model.fleet import Json
 from fleetctl.model.reading import Reading, not_applicable, unknown, value_of
@@ -53,7 +54,13 @@ def list_or_empty(found: Json) -> list[Json]:
 
 
 def number_or_none(found: Json) -> float | None:
-    return float(found) if isinstance(found, (int, float)) and not isinstance(found, bool) else None
+    if isinstance(found, bool) or not isinstance(found, (int, float)):
+        return None
+    try:
+        number = float(found)
+    except OverflowError:
+        return None
+    return number if isfinite(number) else None
 
 
 def trouble_with(fact: Json, what: str) -> str:
