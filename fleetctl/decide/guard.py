@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fleetctl.model.mark import Mark, Ownership, owner_of
+from fleetctl.model.mark import Mark, Ownership, owner_of, read_mark
 from fleetctl.model.node_facts import Identity, Lease, NodeFacts
 from fleetctl.model.reading import Reading
 from fleetctl.model.work import Work
@@ -24,6 +24,31 @@ class Finding:
 
 
 CLEAR = Finding("clear")
+
+
+def may_be_taken(work: Work, mark: Mark | None, adoptable: frozenset[str]) -> Finding:
+    """Is the node free to be drained by us: not held by others, and not out by the scheduler's own doing?
+
+    `mark` is None before the rollout begins; `adoptable` are rollouts that are over.
+    """
+    if work.cordoned:
+        owner = owner_of(work.reason, mark)
+        if owner is Ownership.OURS or left_behind(work.reason, adoptable) is not None:
+            return CLEAR
+        if owner is Ownership.SYSTEM:
+            return Finding("blocked", f'drained by the scheduler itself: "{work.reason}"; find out why first')
+        by = f" by {work.reason_by}" if work.reason_by else ""
+        return Finding("foreign", f'drained{by}: "{work.reason}"')
+    if work.down or not work.registered:
+        state = "+".join(sorted(work.states))
+        return Finding("blocked", f"the scheduler can't use it now ({state}); bring it back first")
+    return CLEAR
+
+
+def left_behind(reason: str, adoptable: frozenset[str]) -> Mark | None:
+    """The mark of a rollout that is over, on a node that it left drained."""
+    found = read_mark(reason)
+    return found if found is not None and found.rollout in adoptable else None
 
 
 def is_ours(work: Reading[Work], mark: Mark) -> Finding:

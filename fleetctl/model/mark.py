@@ -70,14 +70,15 @@ def read_mark(reason: str) -> Mark | None:
     return Mark(found["rollout"], found["nonce"], found["why"] or "") if found else None
 
 
-def owner_of(reason: str, mark: Mark) -> Ownership:
-    """Whose drain `reason` speaks of, seen from the rollout that holds `mark`."""
+def owner_of(reason: str, mark: Mark | None) -> Ownership:
+    """Whose drain `reason` speaks of, seen from the rollout that holds `mark`; None: from no rollout."""
     text = reason.strip()
     if not text or text.lower() in ("none", "(null)"):
         return Ownership.NOBODY
     found = read_mark(text)
     if found is not None:
-        return Ownership.OURS if found.token == mark.token else Ownership.OTHER_ROLLOUT
+        is_ours = mark is not None and found.token == mark.token
+        return Ownership.OURS if is_ours else Ownership.OTHER_ROLLOUT
     return Ownership.SYSTEM if _WRITTEN_BY_SLURM.match(text) else Ownership.FOREIGN
 
 

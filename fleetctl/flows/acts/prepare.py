@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fleetctl.decide.guard import (
-    Finding,
     first_obstacle,
     has_clean_packages,
     holds_lease,
@@ -13,13 +12,14 @@ from fleetctl.decide.guard import (
     is_ours,
     is_quiet,
     is_same_machine,
+    left_behind,
+    may_be_taken,
 )
 from fleetctl.flows.acts.view import Rollout, View, outcome, tell
 from fleetctl.model.drift import Disturbance
-from fleetctl.model.mark import Mark, Ownership, owner_of, read_mark
+from fleetctl.model.mark import Mark
 from fleetctl.model.record import Owed
 from fleetctl.model.rollout import Course, Learnt, Outcome, Result
-from fleetctl.model.work import Work
 
 RESULT_OF = {
     "clear": Result.OK,
@@ -42,7 +42,7 @@ async def check(rollout: Rollout, owed: Owed) -> Outcome:
     finding = first_obstacle(
         holds_lease(seen.facts, rollout.terms.lease),
         is_same_machine(seen.facts, owed.record.identity),
-        _may_be_taken(rollout, work.get()),
+        may_be_taken(work.get(), rollout.terms.mark, rollout.terms.adoptable),
     )
     if not finding.is_clear:
         return outcome(owed, RESULT_OF[finding.kind], finding.reason)
@@ -76,28 +76,6 @@ async def _judge(rollout: Rollout, owed: Owed, seen: View, *, is_ours_already: b
     return outcome(owed, Result.UNWELL, "; ".join(verdict.failures) or f"skipped: {', '.join(verdict.skipped)}")
 
 
-def _may_be_taken(rollout: Rollout, work: Work) -> Finding:
-    """Is the node free to be drained by us: not held by others, and not out by the scheduler's own doing?"""
-    if work.cordoned:
-        owner = owner_of(work.reason, rollout.terms.mark)
-        if owner is Ownership.OURS or _left_behind(rollout, work.reason) is not None:
-            return Finding("clear")
-        if owner is Ownership.SYSTEM:
-            return Finding("blocked", f'drained by the scheduler itself: "{work.reason}"; find out why first')
-        by = f" by {work.reason_by}" if work.reason_by else ""
-        return Finding("foreign", f'drained{by}: "{work.reason}"')
-    if work.down or not work.registered:
-        state = "+".join(sorted(work.states))
-        return Finding("blocked", f"the scheduler can't use it now ({state}); bring it back first")
-    return Finding("clear")
-
-
-def _left_behind(rollout: Rollout, reason: str) -> Mark | None:
-    """The mark of a rollout that is over, on a node that it left drained."""
-    found = read_mark(reason)
-    return found if found is not None and found.rollout in rollout.terms.adoptable else None
-
-
 async def drain(rollout: Rollout, owed: Owed) -> Outcome:
     """Take the lease on the node, then mark it ours in the scheduler. Waiting until it is empty is the loop's."""
     node, terms = rollout.node(owed), rollout.terms
@@ -110,7 +88,7 @@ async def drain(rollout: Rollout, owed: Owed) -> Outcome:
     if not work.is_known:
         return outcome(owed, Result.UNKNOWN, f"the scheduler does not say: {work.reason}")
     mark = Mark(terms.mark.rollout, terms.mark.nonce, terms.summary)
-    replaces = _left_behind(rollout, work.get().reason) if work.get().cordoned else None
+    replaces = left_behind(work.get().reason, rollout.terms.adoptable) if work.get().cordoned else None
     drained = await rollout.world.scheduler.drain(node.scheduler_name, mark, replaces)
     if drained.kind == "foreign":
         await rollout.world.nodes.release_lease(node, terms.lease)
