@@ -147,8 +147,9 @@ class RolloutState:
                 self._request(event.request, event.at)
             case words.Closed():
                 self.closed = event
-        if self.is_giving_back and isinstance(event, words.Concluded | words.Emptied | words.Expired | words.Intended):
-            self._give_back(_node_of(event), event.at)
+        node = words.node_of(event)
+        if self.is_giving_back and node is not None:
+            self._give_back(node, event.at)
 
     def _resume(self, event: words.Resumed) -> None:
         self.epoch = event.epoch
@@ -378,13 +379,3 @@ class RolloutState:
             self.queue.remove(record.name)
         self.gate.update(record)
         self._count_out(record.name, record)
-
-
-def _node_of(event: words.Concluded | words.Emptied | words.Expired | words.Intended) -> str:
-    match event:
-        case words.Concluded():
-            return event.outcome.node
-        case words.Intended():
-            return event.intent.node
-        case _:
-            return event.node

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import queue
 import threading
@@ -65,6 +66,7 @@ class LoopThread:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.call(_cancel_others())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()
@@ -73,9 +75,21 @@ class LoopThread:
         """Run a coroutine to its end and return what it returns."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
 
-    def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Let a coroutine run beside; an error of its own ends the program's wait for it, not silently."""
-        asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+    def start(self, coroutine: Coroutine[Any, Any, None], on_error: Callable[[BaseException], None]) -> None:
+        """Let a coroutine run beside; `on_error` hears of it if it dies of one."""
+
+        def look(task: concurrent.futures.Future[None]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                on_error(error)
+
+        asyncio.run_coroutine_threadsafe(coroutine, self.loop).add_done_callback(look)
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 def conduct(
@@ -89,12 +103,23 @@ def conduct(
 ) -> Closed | None:
     """Run a rollout on real nodes until it closes, or until a person leaves.
 
-    `companions` run beside it (heartbeat, requests, progress). On leaving, acts under way are not cancelled: what runs
-    on a node goes on there, as after a SIGKILL, and the next controller observes it again.
+    `companions` run beside it (heartbeat, requests); one that dies ends the loop with its error. On leaving, acts
+    under way are not cancelled: what runs on a node goes on there, as after a SIGKILL, and the next controller
+    observes it again.
     """
     names: Mapping[str, str] = {node.scheduler_name: node.name for node in rollout.terms.fleet.values()}
     performer = ActPerformer(rollout, thread.loop, inbox.deliver)
-    thread.start(watch(rollout.world.scheduler, names, inbox.clock, rollout.terms.policy.poll_s, inbox.deliver))
+    died: list[BaseException] = []
+
+    def leave(error: BaseException) -> None:
+        died.append(error)
+        inbox.deliver(Request("leave", by="fleetctl", why=str(error)))
+
+    poll_s = rollout.terms.policy.poll_s
+    thread.start(watch(rollout.world.scheduler, names, inbox.clock, poll_s, inbox.deliver), leave)
     for companion in companions:
-        thread.start(companion())
-    return run(state, journal, inbox, performer, inbox.clock, listener)
+        thread.start(companion(), leave)
+    closed = run(state, journal, inbox, performer, inbox.clock, listener)
+    if closed is None and died:
+        raise died[0]
+    return closed

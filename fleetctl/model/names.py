@@ -24,4 +24,4 @@ def fold(names: Iterable[str]) -> str:
 def natural_key(name: str) -> tuple[tuple[int, str, int], ...]:
     """Sorts gpu2 before gpu10; names that differ only in width stay apart."""
     parts = _NUMBER.split(name)
-    return tuple((int(part), part, len(part)) if index % 2 else (0, part, 0) for index, part in enumerate(parts))
+    return tuple((int(part), "", len(part)) if index % 2 else (0, part, 0) for index, part in enumerate(parts))

@@ -315,3 +315,16 @@ Event = (
     | Requested
     | Closed
 )
+
+
+def node_of(event: Event) -> str | None:
+    """The node that an event is about; None: the whole rollout."""
+    match event:
+        case Concluded():
+            return event.outcome.node
+        case Intended():
+            return event.intent.node
+        case Opened() | Resumed() | Requested() | Closed():
+            return None
+        case _:
+            return event.node
