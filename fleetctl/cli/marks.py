@@ -125,13 +125,13 @@ def take_over(nodes: str, inventory: str | None, yes: bool, force: bool) -> None
         click.confirm(f"Take over {len(chosen)} node(s)?", abort=True, err=True)
     components = chosen_components("driver")
     with begin(site, components, chosen, {}, f"take-over of {', '.join(sorted(rollouts))}", force=force) as campaign:
-        _raise_leases(site, chosen)
+        _raise_leases(chosen)
         code = carry_out(campaign, chosen, also_adopt=rollouts)
     raise SystemExit(code)
 
 
-def _raise_leases(site: OpenSite, nodes: Sequence[Node]) -> None:
-    """End the old controllers' right to act: raise each lease's epoch, which waits for running commands, and drop it."""
+def _raise_leases(nodes: Sequence[Node]) -> None:
+    """End the old controllers' right to act: raise each lease's epoch (which waits for their commands), drop it."""
     import asyncio
     from dataclasses import replace
 
