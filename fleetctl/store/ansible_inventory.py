@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from fleetctl.errors import InventoryError
-from fleetctl.store.connection import ConnectionDefaults
 from fleetctl.store.content import ansible_config, find_content
+from fleetctl.store.places import find_broken_yaml
 
 # Ansible parses every file of an inventory directory; these are ours.
 _OUR_FILES = r"^fleet\.ya?ml$"
@@ -97,14 +97,32 @@ def ansible_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {**environ, **own, **({"ANSIBLE_CONFIG": str(config)} if config else {})}
 
 
-def connection_defaults(environ: Mapping[str, str]) -> ConnectionDefaults:
-    """What ansible.cfg and the environment say of hosts that say nothing themselves."""
-    config = _read_config(ansible_config(environ))
-    return ConnectionDefaults(
-        user=environ.get("ANSIBLE_REMOTE_USER") or config.get("defaults", "remote_user", fallback=None),
-        identity_file=environ.get("ANSIBLE_PRIVATE_KEY_FILE")
-        or config.get("defaults", "private_key_file", fallback=None),
-    )
+# Variable, the environment's name for it, and its section and key in ansible.cfg (ansible/plugins/connection/ssh.py).
+_CONNECTION_SETTINGS = (
+    ("ansible_user", "ANSIBLE_REMOTE_USER", "defaults", "remote_user"),
+    ("ansible_port", "ANSIBLE_REMOTE_PORT", "defaults", "remote_port"),
+    ("ansible_private_key_file", "ANSIBLE_PRIVATE_KEY_FILE", "defaults", "private_key_file"),
+    ("ansible_ssh_args", "ANSIBLE_SSH_ARGS", "ssh_connection", "ssh_args"),
+    ("ansible_ssh_common_args", "ANSIBLE_SSH_COMMON_ARGS", "ssh_connection", "ssh_common_args"),
+    ("ansible_ssh_extra_args", "ANSIBLE_SSH_EXTRA_ARGS", "ssh_connection", "ssh_extra_args"),
+    ("ansible_host_key_checking", "ANSIBLE_HOST_KEY_CHECKING", "defaults", "host_key_checking"),
+    ("ansible_ssh_host_key_checking", "ANSIBLE_SSH_HOST_KEY_CHECKING", "ssh_connection", "host_key_checking"),
+)
+
+
+def connection_defaults(environ: Mapping[str, str]) -> dict[str, str]:
+    """Connection variables that hold for hosts which don't set them: the environment, else ansible.cfg."""
+    path = ansible_config(environ)
+    config = _read_config(path)
+    found: dict[str, str] = {}
+    for variable, name, section, key in _CONNECTION_SETTINGS:
+        value = environ.get(name) or config.get(section, key, fallback=None)
+        if value:
+            found[variable] = value
+            if key == "private_key_file" and name not in environ and path:
+                # A path in ansible.cfg is meant from where that file is.
+                found[variable] = str(path.parent.absolute() / Path(value).expanduser())
+    return found
 
 
 def _ignored_by_site(environ: Mapping[str, str], config: Path | None) -> list[str]:
@@ -156,7 +174,8 @@ def run_ansible_inventory(source: Source, environ: Mapping[str, str]) -> str:
     except subprocess.TimeoutExpired:
         raise InventoryError(f"{source.directory}: ansible-inventory gave no answer in {_TIMEOUT_S} s") from None
     if run.returncode != 0:
-        raise InventoryError(f"{source.directory}: {_complaint(run.stderr)}{_next_step(run.stderr, source)}")
+        broken = find_broken_yaml(source.directory)
+        raise InventoryError(broken or f"{source.directory}: {_complaint(run.stderr)}{_next_step(run.stderr, source)}")
     return run.stdout
 
 

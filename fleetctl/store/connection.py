@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from fleetctl.model.fleet import Connection, HostVars, Json
@@ -36,15 +36,7 @@ class Untranslatable(ValueError):
     """Why a variable can't become part of a Connection, with the next step."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionDefaults:
-    """What ansible.cfg says for hosts that say nothing themselves."""
-
-    user: str | None = None
-    identity_file: str | None = None
-
-
-def connection_of(name: str, variables: HostVars, defaults: ConnectionDefaults) -> Connection:
+def connection_of(name: str, variables: HostVars) -> Connection:
     """How the inventory says that `name` is reached. Raises Untranslatable for what fleetctl can't follow."""
     kind = variables.get("ansible_connection", "ssh")
     if kind not in ("ssh", "smart", "ansible.builtin.ssh"):
@@ -59,7 +51,7 @@ def connection_of(name: str, variables: HostVars, defaults: ConnectionDefaults) 
     host = _text(variables, _HOST) or name
     if host.startswith("-"):
         raise Untranslatable(f"ansible_host {host} starts with a dash: that is no address")
-    connection = Connection(host, user=defaults.user, identity_file=_path(defaults.identity_file))
+    connection = Connection(host)
     told: set[str] = set()
     for option, value, source in _options(variables):
         # ssh keeps the first value that it is given for an option.

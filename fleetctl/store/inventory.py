@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fleetctl.errors import InventoryError, SelectionError
@@ -30,7 +30,7 @@ class Inventory:
     fleet: Fleet
     listing: Listing
     patterns: HostPatterns
-    environ: Mapping[str, str]
+    environ: Mapping[str, str] = field(repr=False)
 
     def select(self, limit: str | None = None, exclude: str | None = None) -> tuple[Node, ...]:
         """Nodes of `limit` (all) without those of `exclude`, in natural order; none left is a SelectionError."""
@@ -128,7 +128,7 @@ def _nodes(site: Site, names: Sequence[str], listing: Listing, environ: Mapping[
             }
             nodes[name] = Node(
                 name,
-                connection_of(name, host.variables, defaults),
+                connection_of(name, {**defaults, **host.variables}),
                 _scheduler_name(site, name, host.variables),
                 domains,
                 host.variables,
@@ -201,6 +201,6 @@ def _refuse_twins(nodes: Mapping[str, Node]) -> None:
 def _connect(name: str, host: Host, environ: Mapping[str, str]) -> Connection:
     try:
         _require_known(host)
-        return connection_of(name, host.variables, connection_defaults(environ))
+        return connection_of(name, {**connection_defaults(environ), **host.variables})
     except Untranslatable as exc:
         raise InventoryError(f"{name}: {exc}") from exc

@@ -12,8 +12,9 @@ from fleetctl.model.names import fold
 from fleetctl.parse.slurm_hostlist import expand_hostlist
 from fleetctl.store.problems import suggest
 
-# As ansible.inventory.manager: pattern[3], pattern[-1], pattern[2:5], pattern[2:], pattern[2-5].
-_SUBSCRIPT = re.compile(r"(?P<base>.+)\[(?:(?P<one>-?\d+)|(?P<first>\d+)[:-](?P<last>\d*))\]", re.ASCII)
+# As ansible.inventory.manager: pattern[3], pattern[-1], pattern[2:5], pattern[2:]. [2-5], which Ansible reads with a
+# warning, and numbers with zeros in front are names here: gpu[001-016] must never mean members of a group gpu.
+_SUBSCRIPT = re.compile(r"(?P<base>.+)\[(?:(?P<one>-?(?:0|[1-9]\d*))|(?P<first>\d+):(?P<last>\d*))\]", re.ASCII)
 _FOLDED = re.compile(r"[^\[\]~*?!]*(?:\[[\d,-]*\][^\[\]*?]*)+", re.ASCII)
 
 
@@ -53,7 +54,7 @@ class HostPatterns:
             raise SelectionError("a ! or & stands alone in the node pattern: write a name behind it")
         if term in self.hosts:
             return [term]
-        if term == "all":
+        if term in ("all", "*"):
             return list(self.hosts)
         if term[0] == "@":
             return self._group(term[1:])
@@ -78,43 +79,43 @@ class HostPatterns:
             regex = re.compile(term[1:])
         except re.error as exc:
             raise SelectionError(f"{term} is no regular expression: {exc}") from exc
-        return self._require(term, self._matching(regex.match, with_hosts=True))
+        return self._require(term, self._matching(regex.match))
 
     def _wild(self, term: str) -> Sequence[str] | None:
         """What a name or a glob stands for, in Ansible's way, subscript and all; None: nothing."""
         if found := _SUBSCRIPT.fullmatch(term):
             members = self._wild(found["base"])
             return None if members is None else _subscripted(term, members, found)
+        if term == "all":
+            return list(self.hosts)
         if term in self.groups:
             return self.groups[term]
         if term in self.hosts:
             return [term]
         if any(letter in term for letter in "*?["):
-            return self._matching(re.compile(fnmatch.translate(term)).match, with_hosts=True) or None
+            return self._matching(re.compile(fnmatch.translate(term)).match) or None
         return None
 
-    def _matching(self, matches: Callable[[str], object], with_hosts: bool) -> list[str]:
+    def _matching(self, matches: Callable[[str], object]) -> list[str]:
         found: dict[str, None] = {}
         for group, members in self.groups.items():
             if matches(group):
                 found.update(dict.fromkeys(members))
-        if with_hosts:
-            found.update({host: None for host in self.hosts if matches(host)})
+        found.update({host: None for host in self.hosts if matches(host)})
         return list(found)
 
     def _folded(self, term: str) -> Sequence[str]:
-        """gpu[001-016]: names. group[0-3]: members of a group, if no such names exist. Both: refused."""
+        """gpu[001-016]: names. group[3]: a member of a group, if there is no such name. Both: refused."""
         read = expand_hostlist(term)
         names = read.value or ()
         unknown = [name for name in names if name not in self.hosts]
         subscript = _SUBSCRIPT.fullmatch(term)
-        members = self._wild(term) if subscript and subscript["base"] in self.groups else None
+        members = self._wild(term) if subscript and subscript["base"] in ("all", *self.groups) else None
         if names and not unknown:
             if members is not None and set(members) != set(names):
-                group = subscript["base"] if subscript else term
                 raise SelectionError(
-                    f"{term} means nodes {fold(names)}, and also members of group {group} ({fold(members)}): "
-                    f"list the nodes with commas, or write {group}[{_colon(term)}] for the group"
+                    f"{term} is the node {fold(names)}, and also a member of a group ({fold(members)}): "
+                    "write the name of the one that is meant"
                 )
             return names
         if members is not None:
@@ -135,10 +136,6 @@ class HostPatterns:
         known = (*self.groups, *self.hosts)
         shown = fold(names) if not any(letter in names[0] for letter in "*?[") else names[0]
         return f"{shown} is neither a node nor a group of the inventory{suggest(names[0], known)}"
-
-
-def _colon(term: str) -> str:
-    return term[term.rindex("[") + 1 : -1].replace("-", ":")
 
 
 def _subscripted(term: str, members: Sequence[str], found: re.Match[str]) -> Sequence[str]:
