@@ -23,10 +23,6 @@ _INOTIFY_INSTANCES = 8192  # each systemd takes about five; the default of 128 e
 LABEL = "fleetctl.lab"
 
 
-class EngineError(FleetctlError):
-    """Podman refused or failed; the message carries what it said."""
-
-
 def require_engine() -> None:
     """Raise BadInput, in one line that says what to install, unless containers can be run here."""
     if os.geteuid() != 0:
@@ -93,11 +89,11 @@ class Engine:
             configuration.write_text(containers_conf())
 
     def podman(self, *arguments: str, timeout_s: float = 120) -> str:
-        """Run podman and return its standard output. Raise EngineError with its last line when it fails."""
+        """Run podman and return its standard output. Raise FleetctlError with its last line when it fails."""
         done = self.attempt(*arguments, timeout_s=timeout_s)
         if done.returncode != 0:
             said = [line for line in done.stderr.splitlines() if line.strip()] or ["nothing"]
-            raise EngineError(f"podman {' '.join(arguments[:2])} failed ({done.returncode}): {' | '.join(said[-3:])}")
+            raise FleetctlError(f"podman {' '.join(arguments[:2])} failed ({done.returncode}): {' | '.join(said[-3:])}")
         return done.stdout
 
     def attempt(self, *arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
@@ -114,7 +110,7 @@ class Engine:
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise EngineError(f"podman {' '.join(arguments[:2])} did not end within {timeout_s:.0f} s") from error
+            raise FleetctlError(f"podman {' '.join(arguments[:2])} did not end within {timeout_s:.0f} s") from error
 
     def containers(self, lab: str) -> dict[str, str]:
         """Return container name -> state ("running", "exited", ...) of one lab."""

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fleetctl.lab.engine import EngineError
+from fleetctl.errors import FleetctlError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -48,10 +48,10 @@ def building_alone() -> Iterator[None]:
         yield
 
 
-def head_image(engine: Engine, say: Callable[[str], None]) -> str:
-    """Return the head's image, made when it is not there. The head is Debian 12 whatever the nodes are."""
-    base = _base_image(engine, "bookworm", say)
-    tag = _tag("head", "bookworm", base, _HEAD_PACKAGES, _tree("common"), _tree("head"))
+def head_image(engine: Engine, release: Release, say: Callable[[str], None]) -> str:
+    """Return the head's image, made when it is not there. slurmctld may not be older than its nodes' slurmd."""
+    base = _base_image(engine, release, say)
+    tag = _tag("head", release, base, _HEAD_PACKAGES, _tree("common"), _tree("head"))
     install = f"apt-get -qq update && apt-get -qq install --yes --no-install-recommends {_HEAD_PACKAGES}"
     return _built(engine, tag, base, f"{install} && {_laid('common', 'head')} && {_OWN}/prepare-head", say)
 
@@ -119,7 +119,7 @@ def _base_tar(release: Release, digest: str, say: Callable[[str], None]) -> Path
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         unfinished.unlink(missing_ok=True)
-        raise EngineError(f"mmdebstrap {release} failed: {_last_lines(done.stderr)}")
+        raise FleetctlError(f"mmdebstrap {release} failed: {_last_lines(done.stderr)}")
     unfinished.rename(tar)
     return tar
 
@@ -153,7 +153,7 @@ def _built(engine: Engine, tag: str, base: str, script: str, say: Callable[[str]
         log = cache_directory() / "build.log"
         log.write_text(done.stdout + done.stderr)
         if done.returncode != 0:
-            raise EngineError(f"building {tag} failed: {_last_lines(done.stdout + done.stderr)}. All of it: {log}")
+            raise FleetctlError(f"building {tag} failed: {_last_lines(done.stdout + done.stderr)}. All of it: {log}")
         engine.podman("commit", "--quiet", "--change", 'CMD=["/sbin/init"]', name, tag, timeout_s=_BUILD_S)
     finally:
         engine.attempt("rm", "--force", name)

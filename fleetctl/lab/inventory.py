@@ -54,7 +54,7 @@ def _connection(lab: Lab) -> dict[str, Any]:
     return {
         "ansible_user": "fleet",
         "ansible_ssh_private_key_file": str(lab.ssh_key),
-        "ansible_ssh_common_args": f"-o {known} -o StrictHostKeyChecking=yes -o GlobalKnownHostsFile=/dev/null",
+        "ansible_ssh_common_args": f"-o {known} -o StrictHostKeyChecking=yes",
         "ansible_python_interpreter": "/usr/bin/python3",
     }
 

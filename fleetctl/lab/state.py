@@ -11,7 +11,7 @@ from fleetctl.lab.faults import faults_of
 from fleetctl.lab.layout import HEAD
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from fleetctl.lab.engine import Engine
     from fleetctl.lab.layout import Lab, Machine
@@ -71,6 +71,13 @@ def slurm_states(engine: Engine, lab: Lab) -> dict[str, tuple[str, str]]:
     done = engine.inside(f"{lab.name}-{HEAD}", asked)
     rows = (line.split() for line in done.stdout.splitlines())
     return {row[0]: (row[1], row[2]) for row in rows if len(row) == 3}
+
+
+def machines_without_ssh(lab: Lab, machines: Sequence[Machine]) -> list[Machine]:
+    """Return those of machines on which a login fails."""
+    with ThreadPoolExecutor(_PARALLEL) as pool:
+        answers = pool.map(lambda machine: _over_ssh(lab, machine), machines)
+        return [machine for machine, answer in zip(machines, answers, strict=True) if answer is None]
 
 
 def _over_ssh(lab: Lab, machine: Machine) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,14 +13,14 @@ from fleetctl.lab import engine as engines
 from fleetctl.lab.credentials import make_credentials
 from fleetctl.lab.driver_image import driver_image
 from fleetctl.lab.engine import Engine
-from fleetctl.lab.faults import clear_fault, set_fault
+from fleetctl.lab.faults import clear_fault, faults_of, set_fault
 from fleetctl.lab.images import building_alone, head_image
 from fleetctl.lab.inventory import write_inventory
-from fleetctl.lab.layout import HEAD, Lab, Release, check_request, fold, free_subnet, load, plan_lab, save
+from fleetctl.lab.layout import Lab, Machine, Release, check_request, fold, free_subnet, load, plan_lab, save
 from fleetctl.lab.machine_files import write_machines
 from fleetctl.lab.machines import create_network, network_exists, remove_machines, start_machines
 from fleetctl.lab.repository import build_repository, missing_tools
-from fleetctl.lab.state import MachineState, login_argv, read_state, slurm_states
+from fleetctl.lab.state import MachineState, login_argv, machines_without_ssh, read_state, slurm_states
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +63,7 @@ def up(
         if not (lab.repository / "public" / "dists").is_dir():
             say("building the apt repository")
             build_repository(lab.repository, lab.kernel)
-        head = head_image(engine, say)
+        head = head_image(engine, release, say)
         node = driver_image(engine, lab, say)
     make_credentials(lab)
     write_machines(lab)
@@ -163,30 +162,23 @@ def _new_lab(engine: Engine, directory: Path, name: str, nodes: int, racks: int,
 
 
 def _wait_until_idle(engine: Engine, lab: Lab, say: Callable[[str], None]) -> None:
-    """Wait until sshd answers everywhere and every node that nobody drained is usable in Slurm."""
-    say("waiting for Slurm")
+    """Wait until sshd answers and Slurm may use every node that has no fault and that nobody drained."""
+    say("waiting for Slurm and sshd")
     limit_s = _READY_S + _READY_PER_NODE_S * len(lab.nodes)
     deadline = time.monotonic() + limit_s
-    waited_for: list[str] = []
+    sound = [node for node in lab.nodes if not faults_of(lab, node)]
+    waited_for: list[Machine] = []
     while time.monotonic() < deadline:
         states = slurm_states(engine, lab)
-        waited_for = [node.name for node in lab.nodes if not _is_settled(states.get(node.name, ("", ""))[0])]
-        if not waited_for and _answers_ssh(lab):
+        waited_for = [node for node in sound if not _is_settled(states.get(node.name, ("", ""))[0])]
+        # Logins, not bare connections: sshd of Debian 13 locks out who only connects (PerSourcePenalties).
+        waited_for = waited_for or machines_without_ssh(lab, [lab.head, *sound])
+        if not waited_for:
             return
         time.sleep(0.5)
-    raise FleetctlError(
-        f"after {limit_s:.0f} s not ready: {', '.join(waited_for) or 'sshd somewhere'}. See: fleetctl lab status"
-    )
+    raise FleetctlError(f"after {limit_s:.0f} s not ready: {fold(waited_for)}. See: fleetctl lab status")
 
 
 def _is_settled(state: str) -> bool:
     """IDLE, or in somebody's hands (drained, allocated), and registered: no '*' for not responding."""
     return bool(state) and not any(word in state for word in ("*", "unk", "down", "inval"))
-
-
-def _answers_ssh(lab: Lab) -> bool:
-    machine = lab.machine(HEAD)
-    done = subprocess.run(
-        login_argv(lab, machine, "true"), stdin=subprocess.DEVNULL, capture_output=True, timeout=30, check=False
-    )
-    return done.returncode == 0
