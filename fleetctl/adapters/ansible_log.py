@@ -23,6 +23,10 @@ _SECRET_TEXT = (
 HIDDEN = "********"
 
 
+def is_secret_name(name: str) -> bool:
+    return bool(_SECRET_NAME.search(name))
+
+
 def secrets_in(variables: HostVars) -> frozenset[str]:
     """Values of variables whose names say that they are secret; looked for in everything that is kept."""
     found: set[str] = set()

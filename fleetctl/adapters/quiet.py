@@ -33,6 +33,11 @@ class Orphan:
     pids: tuple[int, ...]
     directory: Path
 
+    @property
+    def is_at_work(self) -> bool:
+        """True while Ansible lives; ssh's masters stay for a minute after it and wait for nothing."""
+        return any(_name_of(pid) not in ("", "ssh") for pid in processes_of(self.run))
+
 
 def runs_directory(state_directory: Path) -> Path:
     return state_directory / "runs"
@@ -84,6 +89,14 @@ def identity_of_process(pid: int) -> tuple[int, int]:
         return pid, _start_time((Path("/proc") / str(pid) / "stat").read_text())
     except OSError:
         return pid, 0
+
+
+def _name_of(pid: int) -> str:
+    """The process's name; empty for one that is gone."""
+    try:
+        return (Path("/proc") / str(pid) / "comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def _start_time(stat: str) -> int:
