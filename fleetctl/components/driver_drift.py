@@ -194,7 +194,8 @@ def _failure(declared: DriverDeclared, observed: DriverObserved, failure: SmiFai
         yield _drift(truths.NVML, declared.version, shown, Disturbance.REBOOT, remedy)
     elif failure.kind in ("timed_out", "stuck"):
         step = "keep it drained and power-cycle it through its BMC: an ordinary reboot may hang too"
-        yield _drift(truths.RESPONSE, "answers", f"gpu-driver-unresponsive: {failure.text}", Disturbance.REBOOT, step)
+        shown = f"gpu-driver-unresponsive: {failure.text}"
+        yield _drift(truths.RESPONSE, "answers", shown, Disturbance.REBOOT, step, cause="health")
     elif failure.kind == "lost":
         step = f"reboot; if it comes again, exchange the GPU {failure.bus_id}".rstrip()
         yield _drift(

@@ -40,7 +40,7 @@ _INDEPENDENT = re.compile(
 )
 _RHEL = (
     r"cuda-drivers(?:-[0-9]+)?",
-    r"nvidia-(?:driver|kmod-common|libXNVCtrl|modprobe|open|persistenced|settings|xconfig).*",
+    r"nvidia-(?:driver(?!-assistant)|kmod-common|libXNVCtrl|modprobe|open|persistenced|settings|xconfig).*",
     r"kmod-nvidia-.*",
     r"libnvidia-(?:cfg|fbc|gpucomp|ml).*",
     r"xorg-x11-(?:drv-)?nvidia.*",

@@ -11,7 +11,8 @@ from fleetctl.parse.boot import NextBoot
 from fleetctl.parse.modinfo import ModuleOnDisk, read_module
 from fleetctl.parse.raw import list_or_empty, number_or_none, part_of, read_command, text_or_empty, trouble_with
 
-_LISTED = re.compile(r"\s(?P<size>\d+)\s+\S.*/nvidia\.ko(?:\.\w+)?\s*$", re.MULTILINE)
+# As `ls -l` prints it, by lsinitramfs and by lsinitrd: size, date, path.
+_LISTED = re.compile(r"\s(\d+)\s+(?:[A-Z][a-z]{2}\s+\d+|\d{4}-\d\d-\d\d)\s.*/nvidia\.ko(?:\.\w+)?\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)

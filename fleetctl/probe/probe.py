@@ -569,7 +569,9 @@ def tasks_of(parameters: Fact, runner: Runner) -> Dict[str, Tuple[float, Callabl
     for path in ("/boot/grub/grub.cfg", "/boot/grub2/grub.cfg"):
         add("files/" + path.replace("/", "\0"), 5, read_file, path, TEXT_LIMIT, GRUB_LINES)
     add("files/" + "/proc/modules".replace("/", "\0"), 5, read_file, "/proc/modules", 8192, "nvidia|nouveau")
-    modules = ["nvidia"] + [name for name in parameters.get("modules", []) if re.match(r"[a-z0-9_-]+$", name)]
+    modules = ["nvidia"] + [
+        name for name in parameters.get("modules", []) if re.match(r"[A-Za-z0-9_][A-Za-z0-9_-]*$", str(name))
+    ]
     kernels = list_kernels()
     for kernel in kernels:
         add("kernels/" + kernel, 10 * len(modules), read_kernel, runner, kernel, modules)
