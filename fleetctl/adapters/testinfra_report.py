@@ -16,11 +16,9 @@ from typing import Any
 
 import pytest
 
-from fleetctl.adapters.testinfra_plugin import message_of
-
 AT_ONCE = 16
-_TEXT_LIMIT = 1000
-"""A line must be written at once (PIPE_BUF is 4096), or those of two nodes would mix."""
+_TEXT_LIMIT, _NAME_LIMIT = 400, 150
+"""A line must be written at once, or those of two nodes would mix: PIPE_BUF is 4096, and JSON makes 6 of one letter."""
 
 
 def tell(**line: Any) -> None:
@@ -102,6 +100,19 @@ def _is_ssh_failure(call: pytest.CallInfo[None]) -> bool:
     return isinstance(error, RuntimeError) and getattr((error.args or (None,))[0], "rc", None) == 255
 
 
+def message_of(report: pytest.TestReport) -> str:
+    """What a check said when it did not pass, in one line, without pytest's own words around it."""
+    if report.skipped and isinstance(report.longrepr, tuple):
+        return str(report.longrepr[2]).removeprefix("Skipped: ")
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text = str(crash.message if crash is not None else report.longreprtext)
+    # pytest shows the expression that was false below what the check said of it.
+    text = text.partition("\nassert ")[0]
+    for word in ("AssertionError: ", "Failed: "):
+        text = text.removeprefix(word)
+    return " ".join(text.split())
+
+
 def _last_line(text: str) -> str:
     lines = text.strip().splitlines() or ["without a word"]
     return lines[-1].strip()[:_TEXT_LIMIT]
@@ -116,4 +127,4 @@ def _node_of(item: pytest.Item) -> str:
 def _name_of(item: pytest.Item) -> str:
     """The check's name without the node: test_x[ssh://n1-8] of test_driver.py is driver.test_x[8]."""
     name = item.name.replace(f"ssh://{_node_of(item)}", "").replace("[-", "[").replace("-]", "]").replace("[]", "")
-    return f"{item.path.stem.removeprefix('test_')}.{name}".replace(":", "_")[:_TEXT_LIMIT]
+    return f"{item.path.stem.removeprefix('test_')}.{name}".replace(":", "_")[:_NAME_LIMIT]
