@@ -69,10 +69,11 @@ class LocalCommand:
 class SshCommand:
     """Runs commands on a head node; logs in once, and again after the connection broke.
 
-    sshd allows ten sessions on a connection (MaxSessions): `at_once` stays below.
+    sshd allows ten sessions on a connection (MaxSessions) and frees one a moment after it is over: seen, eight at once
+    are sometimes refused. So `at_once` stays well below, and a refused session is asked for again.
     """
 
-    def __init__(self, target: Connection, ssh: Ssh | None = None, at_once: int = 8) -> None:
+    def __init__(self, target: Connection, ssh: Ssh | None = None, at_once: int = 4) -> None:
         self._target = target
         self._ssh = ssh or Ssh()
         self._slots = asyncio.Semaphore(at_once)
@@ -98,13 +99,26 @@ class SshCommand:
             try:
                 connection = await self._connected()
                 async with asyncio.timeout(deadline_s):
-                    return await _converse(connection, line, mark.encode(), b"", _STDOUT_LIMIT_BYTES, seen)
+                    return await self._converse(connection, line, mark.encode(), seen)
             except TimeoutError:
                 return Failure("timeout", f"{argv[0]} did not end within {deadline_s:g} s", begun=bool(seen))
             except _Unconnected as reason:
                 return reason.failure
             except Exception as error:  # noqa: BLE001  # whatever asyncssh says is the answer
                 return _failure_of(error, self._target, begun=bool(seen))
+
+    async def _converse(
+        self, connection: asyncssh.SSHClientConnection, line: str, mark: bytes, seen: bytearray
+    ) -> Completed | Failure:
+        import asyncssh
+
+        while True:
+            try:
+                return await _converse(connection, line, mark, b"", _STDOUT_LIMIT_BYTES, seen)
+            except asyncssh.ChannelOpenError:  # no session, so nothing was begun
+                if connection.is_closed():
+                    raise
+                await asyncio.sleep(0.1)
 
     async def _connected(self) -> asyncssh.SSHClientConnection:
         async with self._lock:

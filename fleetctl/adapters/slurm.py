@@ -12,6 +12,8 @@ tests/contract/test_slurm_*.py):
 - A reason is appended to (" : Not responding") and replaced by an invalid registration, both since 23.02.
 - RESUME clears DRAIN, DOWN, FAIL and pending reboots; UNDRAIN clears DRAIN alone. slurmctld refuses both while the
   registration is invalid. After both the node is NOT_RESPONDING until its slurmd has registered again.
+- 23.11 to 25.11 without accounting leave the reason on a node that was given back (clusteracct_storage_g_node_up()),
+  and a later drain of Slurm's own keeps what it finds: it would look like ours. So the mark is taken off as well.
 
 Nodes are read in JSON where scontrol can (23.02 on), because no free text can be mistaken for a field there, and in
 scontrol's multi-line text otherwise (22.05's `sinfo --json` can't be limited to one node and needs plugins that many
@@ -167,7 +169,7 @@ class Slurm:
             return Answer("unknown", before.reason)
         node = before.get()
         if not _is_cordoned(node):
-            return Answer("ok", f"not drained any more; state {_join(node)}")
+            return await self._take_off(scheduler_name, node, mark, f"not drained any more; state {_join(node)}")
         if held := _why_held(node, owner_of(node.reason, mark)):
             return held
         if not is_registered(node.states):
@@ -180,21 +182,28 @@ class Slurm:
         return await self._read_back_undrain(scheduler_name, mark)
 
     async def _read_back_undrain(self, name: str, mark: Mark) -> Answer:
-        answer = Answer("unknown", "undrained, but not read back")
+        last = "undrained, but not read back"
         try:
             async with asyncio.timeout(self._settle_s):
                 while True:
                     after = await self._read_node(name)
                     if after.is_known and not _is_cordoned(after.get()):
-                        return Answer("ok")
-                    if after.is_known:
-                        held = _why_held(after.get(), owner_of(after.get().reason, mark))
-                        if held:
-                            return held
-                    answer = Answer("unknown", f"undrained, but {after.reason or 'the drain is still there'}")
+                        break
+                    if after.is_known and (held := _why_held(after.get(), owner_of(after.get().reason, mark))):
+                        return held
+                    last = f"undrained, but {after.reason or 'the drain is still there'}"
                     await asyncio.sleep(0.2)
         except TimeoutError:
-            return answer
+            return Answer("unknown", last)
+        return await self._take_off(name, after.get(), mark)
+
+    async def _take_off(self, name: str, node: NodeRecord, mark: Mark, reason: str = "") -> Answer:
+        """Take a mark off that was left on an undrained node. Slurm can replace a reason, not empty it."""
+        if owner_of(node.reason, mark) is Ownership.OURS:
+            written = await self._run(update_node(name, reason=f"given back by {mark.token}"))
+            if not written.is_known:
+                return Answer("unknown", f"undrained, but its reason is still our mark: {written.reason}")
+        return Answer("ok", reason)
 
     # --- before anything starts
 
