@@ -67,6 +67,8 @@ def _run(engine: Engine, lab: Lab, machine: Machine, image: str) -> None:
         *("--label", f"{LABEL}={lab.name}"),
         # always: the container ends when its systemd reboots, and starting it again is the reboot.
         *("--systemd", "always", "--restart", "always"),
+        # The default AppArmor profile of a Debian host forbids every mount, and machines mount their boot id and DMI.
+        *("--security-opt", "apparmor=unconfined"),
         *("--network", lab.network, "--ip", machine.address, "--no-hosts"),
         *("--volume", f"{lab.files_of(machine)}:/lab:ro", "--volume", f"{lab.home}:/home/researcher"),
         *_only_for(lab, machine),
