@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 from fleetctl.model.fleet import Connection, HostVars, Json
@@ -93,12 +94,19 @@ def _path(path: str | None) -> str | None:
 
 
 def _words(variables: HostVars, variable: str) -> Iterator[tuple[str, str, str]]:
+    text = _text(variables, (variable,))
+    return ((option, value, variable) for option, value in _parse_args(text, variable)) if text else iter(())
+
+
+@lru_cache(maxsize=1000)  # ten thousand hosts have the same few
+def _parse_args(text: str, variable: str) -> tuple[tuple[str, str], ...]:
     """The options of an ssh command line; flags that change nothing for us are left out."""
     try:
-        words = shlex.split(_text(variables, (variable,)))
+        words = shlex.split(text)
     except ValueError as exc:
         raise Untranslatable(f"{variable} can't be split into words: {exc}") from exc
     letters = {"-J": "proxyjump", "-p": "port", "-l": "user", "-i": "identityfile"}
+    found: list[tuple[str, str]] = []
     rest = iter(words)
     for word in rest:
         if word in _NEUTRAL_FLAGS:
@@ -111,11 +119,12 @@ def _words(variables: HostVars, variable: str) -> Iterator[tuple[str, str, str]]
             key, sign, setting = value.partition("=")
             if not sign:
                 key, _, setting = value.partition(" ")
-            yield key.strip().lower(), setting.strip().strip('"'), variable
+            found.append((key.strip().lower(), setting.strip().strip('"')))
         elif flag in letters:
-            yield letters[flag], value, variable
+            found.append((letters[flag], value))
         else:
             raise Untranslatable(f"{variable}: fleetctl does not know ssh's {flag}; put it into ~/.ssh/config")
+    return tuple(found)
 
 
 def _follow(connection: Connection, option: str, value: str, variable: str) -> Connection:

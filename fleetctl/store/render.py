@@ -15,6 +15,7 @@ from fleetctl.model.fleet import Json
 from fleetctl.store import render_program
 from fleetctl.store.ansible_inventory import Source, ansible_environment, parse_listing
 from fleetctl.store.inventory_cache import Host, Listing
+from fleetctl.store.render_alike import find_alike
 
 _TIMEOUT_S = 600
 _VAULTED = ("secret", "it is encrypted with Ansible Vault")
@@ -49,6 +50,11 @@ def render_listing(text: str, source: Source, wanted: Wanted, environ: Mapping[s
         for host, variables in raw.items()
         if (names := [name for name, value in variables.items() if _is_template(value) and name not in wanted.secrets])
     }
+    alike = find_alike(hostvars, templated)
+    if alike is not None:
+        chosen = frozenset(alike.values())
+        templated = {host: names for host, names in templated.items() if host in chosen}
+        text = json.dumps(_narrowed(listing, chosen))
     rendered: Mapping[str, Any] = {"values": {}, "problems": {}, "secrets": []}
     if templated or source.vaulted:
         rendered = _run(text, source, templated, environ)
@@ -56,9 +62,16 @@ def render_listing(text: str, source: Source, wanted: Wanted, environ: Mapping[s
     members = _members(listing)
     hosts = {}
     for name in members.pop("all"):
-        problems = rendered["problems"].get(name, {})
-        hosts[name] = _host(raw.get(name, {}), rendered["values"].get(name, {}), problems, secrets)
+        like = alike.get(name, name) if alike else name
+        problems = rendered["problems"].get(like, {})
+        hosts[name] = _host(raw.get(name, {}), rendered["values"].get(like, {}), problems, secrets)
     return Listing(hosts, {group: names for group, names in members.items() if group != "ungrouped"})
+
+
+def _narrowed(listing: Mapping[str, Any], chosen: frozenset[str]) -> Mapping[str, Any]:
+    """The listing with the chosen hosts alone."""
+    meta = {**listing["_meta"], "hostvars": {name: listing["_meta"]["hostvars"][name] for name in chosen}}
+    return {"all": {"hosts": sorted(chosen)}, "_meta": meta}
 
 
 def _host(
