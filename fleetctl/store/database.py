@@ -64,6 +64,8 @@ class Database:
             yield
         except DBAPIError as error:
             raise _translated(error, self.name) from error
+        except UnicodeDecodeError as error:  # SQLite quotes what it does not understand
+            raise _damaged(self.name, str(error)) from error
 
 
 def default_url(state_directory: Path) -> str:
@@ -81,10 +83,10 @@ def open_database(url: str, group: str | None = None) -> Database:
         if parsed.get_backend_name() == "sqlite":
             return _open_file(parsed, group)
         engine = sa.create_engine(parsed, hide_parameters=True)
-    except ArgumentError:
-        raise BadInput("state_url is not a database URL: like sqlite:////var/lib/fleetctl/site/journal.db") from None
     except (NoSuchModuleError, ModuleNotFoundError) as error:
         raise BadInput(f"state_url {name}: its driver is not installed ({error})") from None
+    except ArgumentError:
+        raise BadInput("state_url is not a database URL: like sqlite:////var/lib/fleetctl/site/journal.db") from None
     sa.event.listen(engine, "connect", _set_up_postgresql)
     database = Database(name, engine)
     with database.write() as connection:
@@ -168,12 +170,16 @@ def _translated(error: DBAPIError, name: str) -> StoreError:
     if code == sqlite3.SQLITE_FULL or state in ("53100", "53000") or (code in _MAYBE_FULL and _is_full(name)):
         return JournalFull(f"{name}: no room to write ({said}): make room, then `fleetctl rollout resume`")
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or "Could not decode" in said:
-        return JournalDamaged(f"{name} is damaged ({said}): restore it; `fleetctl status` finds our nodes without it")
+        return _damaged(name, said)
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) or state == "55P03":
         return StoreError(f"{name}: another process kept it locked for {_PATIENCE_S} s ({said}): end that process")
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN):
         return StoreError(f"{name} can't be written ({said}): check the modes of the file and its directory")
     return StoreError(f"{name}: {' '.join(said.split())}")
+
+
+def _damaged(name: str, said: str) -> JournalDamaged:
+    return JournalDamaged(f"{name} is damaged ({said}): restore it; `fleetctl status` finds our nodes without it")
 
 
 _MAYBE_FULL = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)

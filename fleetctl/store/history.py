@@ -42,18 +42,17 @@ def list_rollouts(database: Database, site: str, now: datetime) -> list[Entry]:
     holder = holder_of(database, site, now)
     running = holder.claim.rollout if holder is not None and holder.is_live else ""
     with database.read() as connection:
-        names = connection.execute(sa.select(tables.rollouts.c.name).where(tables.rollouts.c.site == site)).scalars()
-        entries = [_entry(connection, name, is_running=name == running) for name in names.all()]
+        rows = connection.execute(sa.select(tables.rollouts).where(tables.rollouts.c.site == site)).all()
+        entries = [_entry(connection, row.name, row.length, is_running=row.name == running) for row in rows]
     return sorted(entries, key=lambda entry: (entry.opened_at is not None, entry.opened_at, entry.rollout))
 
 
-def _entry(connection: sa.Connection, rollout: str, *, is_running: bool) -> Entry:
+def _entry(connection: sa.Connection, rollout: str, event_count: int, *, is_running: bool) -> Entry:
     columns = tables.events.c
-    query = sa.select(columns.payload).where(columns.rollout == rollout).limit(1)
-    event_count = connection.execute(sa.select(sa.func.max(columns.seq)).where(columns.rollout == rollout)).scalar()
+    query = sa.select(columns.payload).where(columns.rollout == rollout)
     try:
-        first = _event(connection.execute(query.order_by(columns.seq)).scalar())
-        last = _event(connection.execute(query.order_by(columns.seq.desc())).scalar())
+        first = _event(connection.execute(query.where(columns.seq == 1)).scalar())
+        last = _event(connection.execute(query.where(columns.seq == event_count)).scalar())
         if not isinstance(first, Opened):
             raise JournalDamaged("it does not begin with its opening")
     except JournalDamaged as error:
@@ -68,7 +67,7 @@ def _entry(connection: sa.Connection, rollout: str, *, is_running: bool) -> Entr
         first.by,
         first.components,
         len(first.nodes),
-        event_count or 0,
+        event_count,
         first.summary,
         last.reason if isinstance(last, Closed) else "",
     )
@@ -76,5 +75,5 @@ def _entry(connection: sa.Connection, rollout: str, *, is_running: bool) -> Entr
 
 def _event(payload: str | None) -> Event:
     if payload is None:
-        raise JournalDamaged("it has no events")
+        raise JournalDamaged("its first or last event is missing")
     return decode(payload)

@@ -1,7 +1,7 @@
 """The journal: the events of a rollout, append-only, each chained by its hash to the one before it.
 
-The chain tells of every event that was changed, moved, lost in the middle or added by others. A journal cut off at
-its end is still a chain: what tells of that is the rollout's log, which counts the events as well (see `verify`).
+The chain tells of every event that was changed, moved, added or lost. What it can't tell is that the whole file is an
+older copy, or one without the -wal that lay beside it: the rollout's log tells that, it counts too (see `verify`).
 """
 
 from __future__ import annotations
@@ -31,44 +31,47 @@ class Journal:
         self.claim = claim
         self._database = database
         with database.read() as connection:
-            site = connection.execute(_site_of(claim.rollout)).scalar()
-            if site is not None and site != claim.site:
-                raise Refused(f"rollout {claim.rollout} is of site {site}, not of {claim.site}")
-            self.length = _head(connection, claim.rollout)[0]
-            """How many events the journal holds; the last one's number."""
+            self.length = self._end(connection)[0]
+            """How many events the journal holds, which is the number of the last one."""
 
     def append(self, events: Sequence[Event]) -> None:
         """Durable on return, in order, all or none. Refused, and nothing written, once the claim is not ours."""
         if not events:
             return
         payloads = [encode(event) for event in events]
+        rollout, epoch = self.claim.rollout, self.claim.epoch
         with self._database.write() as connection:
             require(connection, self.claim)
-            length, last_hash = _head(connection, self.claim.rollout)
-            if length == 0 or isinstance(events[0], Opened):
-                self._begin(connection, events[0])
+            seq, last_hash = self._end(connection)
+            if seq == 0 or isinstance(events[0], Opened):
+                self._open(connection, events[0], is_new=seq == 0)
             rows = []
-            for seq, payload in enumerate(payloads, length + 1):
-                last_hash = _link(last_hash, self.claim.rollout, seq, self.claim.epoch, payload)
-                rows.append(
-                    {
-                        "rollout": self.claim.rollout,
-                        "seq": seq,
-                        "epoch": self.claim.epoch,
-                        "payload": payload,
-                        "hash": last_hash,
-                    }
-                )
+            for payload in payloads:
+                seq += 1
+                last_hash = _link(last_hash, rollout, seq, epoch, payload)
+                rows.append({"rollout": rollout, "seq": seq, "epoch": epoch, "payload": payload, "hash": last_hash})
             connection.execute(tables.events.insert(), rows)
+            ours = sa.update(tables.rollouts).where(tables.rollouts.c.name == rollout)
+            connection.execute(ours.values(length=seq, last_hash=last_hash))
             _mark_taken(connection, events)
-        self.length = length + len(events)
+        self.length = seq
 
-    def _begin(self, connection: sa.Connection, first: Event) -> None:
+    def _end(self, connection: sa.Connection) -> tuple[int, str]:
+        """Number and hash of the last event."""
+        row = _find(connection, self.claim.rollout)
+        if row is None:
+            return 0, _BEGINNING
+        if row.site != self.claim.site:
+            raise Refused(f"rollout {self.claim.rollout} is of site {row.site}, not of {self.claim.site}")
+        return row.length, row.last_hash
+
+    def _open(self, connection: sa.Connection, first: Event, *, is_new: bool) -> None:
         if not isinstance(first, Opened) or (first.rollout, first.site) != (self.claim.rollout, self.claim.site):
             raise ValueError(f"the journal of {self.claim.rollout} begins with its Opened, not with {first}")
-        if connection.execute(_site_of(first.rollout)).first() is not None:
+        if not is_new:
             raise Refused(f"rollout {first.rollout} was opened before: take another name")
-        connection.execute(tables.rollouts.insert().values(name=first.rollout, site=first.site))
+        row = {"name": first.rollout, "site": first.site, "length": 0, "last_hash": _BEGINNING}
+        connection.execute(tables.rollouts.insert(), row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,6 @@ class Chain:
 def read_events(database: Database, rollout: str) -> Iterator[Event]:
     """Every event in order, checked as it is read; JournalDamaged where the chain breaks."""
     with database.read() as connection:
-        _find(connection, rollout)
         for seq, item in _walk(connection, rollout):
             if isinstance(item, str):
                 raise JournalDamaged(
@@ -100,7 +102,6 @@ def verify(database: Database, rollout: str, logged: int = 0) -> Chain:
     length, last_hash = 0, _BEGINNING
     try:
         with database.read() as connection:
-            _find(connection, rollout)
             for seq, item in _walk(connection, rollout):
                 if isinstance(item, str):
                     return Chain(rollout, length, last_hash, seq, item)
@@ -116,41 +117,32 @@ def verify(database: Database, rollout: str, logged: int = 0) -> Chain:
 
 def _walk(connection: sa.Connection, rollout: str) -> Iterator[tuple[int, tuple[str, str] | str]]:
     """(number, (payload, hash)) of every event; (number, reason) for the first that breaks the chain, and no more."""
+    end = _find(connection, rollout)
+    if end is None:
+        raise SelectionError(f"there is no rollout {rollout}: see `fleetctl rollout history`")
     query = sa.select(tables.events).where(tables.events.c.rollout == rollout).order_by(tables.events.c.seq)
-    length, last_hash = 0, _BEGINNING
+    seq, last_hash = 0, _BEGINNING
     for row in connection.execution_options(yield_per=_CHUNK).execute(query):
-        length += 1
-        if row.seq != length:
-            yield length, f"event {length} is missing"
+        seq += 1
+        if row.seq != seq:
+            yield seq, f"event {seq} is missing"
             return
-        if row.hash != (link := _link(last_hash, rollout, row.seq, row.epoch, row.payload)):
-            yield length, "it is not what was written, or does not follow from the one before it"
+        last_hash = _link(last_hash, rollout, seq, row.epoch, row.payload)
+        if row.hash != last_hash:
+            yield seq, "it is not what was written, or does not follow from the one before it"
             return
-        last_hash = link
-        yield length, (row.payload, link)
-    if length == 0:
-        yield 1, "event 1 is missing"
+        yield seq, (row.payload, last_hash)
+    if (seq, last_hash) != (end.length, end.last_hash):
+        yield seq + 1, f"the journal has {end.length} events, {seq} are there"
 
 
 def _link(before: str, rollout: str, seq: int, epoch: int, payload: str) -> str:
     return hashlib.sha256(f"{before}\n{rollout}\n{seq}\n{epoch}\n{payload}".encode("utf-8", "replace")).hexdigest()
 
 
-def _head(connection: sa.Connection, rollout: str) -> tuple[int, str]:
-    """Number and hash of the last event."""
-    columns = tables.events.c
-    query = sa.select(columns.seq, columns.hash).where(columns.rollout == rollout).order_by(columns.seq.desc()).limit(1)
-    row = connection.execute(query).one_or_none()
-    return (0, _BEGINNING) if row is None else (row.seq, row.hash)
-
-
-def _site_of(rollout: str) -> sa.Select[Any]:
-    return sa.select(tables.rollouts.c.site).where(tables.rollouts.c.name == rollout)
-
-
-def _find(connection: sa.Connection, rollout: str) -> None:
-    if connection.execute(_site_of(rollout)).first() is None:
-        raise SelectionError(f"there is no rollout {rollout}: see `fleetctl rollout history`")
+def _find(connection: sa.Connection, rollout: str) -> Any:
+    """The row of a rollout: site, length, last_hash; None: there is none."""
+    return connection.execute(sa.select(tables.rollouts).where(tables.rollouts.c.name == rollout)).one_or_none()
 
 
 def _mark_taken(connection: sa.Connection, events: Sequence[Event]) -> None:

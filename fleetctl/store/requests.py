@@ -13,7 +13,7 @@ from typing import get_args
 
 import sqlalchemy as sa
 
-from fleetctl.errors import BadInput, Refused, SelectionError
+from fleetctl.errors import BadInput, JournalDamaged, Refused, SelectionError
 from fleetctl.model.rollout import Closed, Event, Opened, Request, Verb
 from fleetctl.store import tables
 from fleetctl.store.codec import decode, time_to_text
@@ -101,11 +101,15 @@ def _check_words(request: Request) -> None:
 def _ends(database: Database, rollout: str) -> tuple[Opened, Event]:
     """The first and the last event of a rollout."""
     columns = tables.events.c
-    query = sa.select(columns.payload).where(columns.rollout == rollout).limit(1)
+    query = sa.select(columns.payload).where(columns.rollout == rollout).order_by(columns.seq)
     with database.read() as connection:
-        first = connection.execute(query.order_by(columns.seq)).scalar()
-        last = connection.execute(query.order_by(columns.seq.desc())).scalar()
-    opened = decode(first) if first is not None else None
-    if last is None or not isinstance(opened, Opened):
-        raise SelectionError(f"there is no rollout {rollout}: see `fleetctl rollout history`")
-    return opened, decode(last)
+        length = connection.execute(
+            sa.select(tables.rollouts.c.length).where(tables.rollouts.c.name == rollout)
+        ).scalar()
+        if length is None:
+            raise SelectionError(f"there is no rollout {rollout}: see `fleetctl rollout history`")
+        payloads = connection.execute(query.where(columns.seq.in_((1, length)))).scalars().all()
+    ends = [decode(payload) for payload in payloads]
+    if len(ends) != len({1, length}) or not isinstance(ends[0], Opened):
+        raise JournalDamaged(f"the journal of {rollout} has lost its first or its last event: restore it")
+    return ends[0], ends[-1]

@@ -10,11 +10,14 @@ metadata = MetaData()
 
 schema = Table("schema_version", metadata, Column("version", Integer, nullable=False))
 
+# `length` and `last_hash` say where the chain of events ends: a lost end would look like a shorter journal.
 rollouts = Table(
     "rollouts",
     metadata,
     Column("name", String(64), primary_key=True),
     Column("site", String(255), nullable=False, index=True),
+    Column("length", Integer, nullable=False),
+    Column("last_hash", String(64), nullable=False),
 )
 
 # Everything that is known of a rollout. Clustered by its key: a replay reads the file from one end to the other.

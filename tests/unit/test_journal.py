@@ -122,6 +122,8 @@ CHANGES = {
     "an event lost in the middle": ("DELETE FROM events WHERE seq = 3", 3),
     "the first event lost": ("DELETE FROM events WHERE seq = 1", 1),
     "all events lost": ("DELETE FROM events", 1),
+    "the last event lost": ("DELETE FROM events WHERE seq = 5", 5),
+    "the end forgotten": ("UPDATE rollouts SET length = 4", 6),
     "an event added by others": (
         "INSERT INTO events SELECT rollout, 6, epoch, payload, hash FROM events WHERE seq = 5",
         6,
@@ -165,15 +167,15 @@ def test_an_event_of_a_newer_program_is_refused_naming_both_versions(database: D
     payload = '{"kind":"emptied","version":9,"at":"2026-11-30T02:10:00+00:00","node":"gpu001"}'
     link = _link(before, ROLLOUT, 2, 1, payload)
     tamper(tmp_path, "INSERT INTO events VALUES (?, 2, 1, ?, ?)", (ROLLOUT, payload, link))
+    tamper(tmp_path, "UPDATE rollouts SET length = 2, last_hash = ?", (link,))
     with pytest.raises(JournalDamaged, match="'emptied' has version 9, this program knows 1"):
         list(read_events(database, ROLLOUT))
     assert verify(database, ROLLOUT).broken_at == 2
 
 
-def test_a_journal_that_was_cut_off_at_its_end_is_told_by_the_log(database: Database, tmp_path: Path) -> None:
-    begun(database, events=[intended(1), intended(2)])
-    tamper(tmp_path, "DELETE FROM events WHERE seq = 3")
-    assert verify(database, ROLLOUT).broken_at is None
+def test_an_older_copy_of_the_whole_file_is_told_by_the_log(database: Database) -> None:
+    begun(database, events=[intended(1)])
+    assert verify(database, ROLLOUT, logged=2).broken_at is None
     chain = verify(database, ROLLOUT, logged=3)
     assert chain.broken_at == 3
     assert "the log knows of 3 events, the journal ends at 2" in chain.reason
