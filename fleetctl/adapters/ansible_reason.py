@@ -92,9 +92,11 @@ def lease_refusal(result: Mapping[str, Any]) -> str:
     return ""
 
 
-_VARYING = (
+_PLACES = (
     (re.compile(r"\bhttps?://\S+"), "<url>"),
     (re.compile(r"(?<![\w.])(?:/[\w.+~:@%=-]+)+/?"), "<path>"),
+)
+_NUMBERS = (
     (re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", re.IGNORECASE), "<hex>"),
     (re.compile(r"\b0x[0-9a-f]+\b", re.IGNORECASE), "<hex>"),
     (re.compile(r"\b(?=[0-9a-f]*[a-f])(?=[0-9a-f]*\d)[0-9a-f]{8,}\b", re.IGNORECASE), "<hex>"),
@@ -104,9 +106,8 @@ _VARYING = (
 
 def signature_of(text: str, *names: str) -> str:
     """`text` without what differs between nodes and versions: host names, paths, hex, numbers, versions."""
+    named = tuple((re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w-])"), "<node>") for name in names if name)
     plain = one_line(text)
-    for name in filter(None, names):
-        plain = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", "<node>", plain)
-    for pattern, word in _VARYING:
+    for pattern, word in (*_PLACES, *named, *_NUMBERS):
         plain = pattern.sub(word, plain)
     return plain[:SIGNATURE_LIMIT]

@@ -115,6 +115,6 @@ def _word(text: str) -> str:
 
 def _path(text: str) -> str:
     path = str(Path(text).expanduser())
-    if any(character in path for character in '"\n\\'):
+    if not path.isprintable() or '"' in path or "\\" in path:
         raise BadInput(f"{text!r} can't be a path for ssh; mend it in the inventory")
     return '"' + path.replace("%", "%%") + '"'
