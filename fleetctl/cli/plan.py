@@ -1,0 +1,108 @@
+"""`fleetctl plan`: what a rollout would do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fleetctl.cli.common import (
+    find_components,
+    json_option,
+    local_zone,
+    make_lookout,
+    named_of,
+    run,
+    show_progress,
+    site_nodes,
+)
+from fleetctl.cli.rollout import policy_flags, rollout_options
+
+if TYPE_CHECKING:
+    from fleetctl.cli.build import OpenSite
+    from fleetctl.decide.eta import Typical
+    from fleetctl.decide.plan import Plan
+    from fleetctl.model.fleet import Json, Node
+    from fleetctl.model.survey import Survey
+    from fleetctl.ports import Component
+
+_MEASURED_ROLLOUTS = 3
+"""How many past rollouts tell the typical times."""
+
+
+@click.command("plan")
+@click.argument("components")
+@rollout_options
+@json_option
+def plan(components: str, version: str | None, as_json: bool, **options: Any) -> None:
+    """Show what a rollout would do to which nodes, in which waves, how long it may take. Nothing is touched.
+
+    COMPONENTS are names with commas between, such as driver; what moves with them comes along.
+
+    \b
+    Example:
+      fleetctl plan driver
+      fleetctl plan driver --to 580.95.05 --limit rack01 --max-unavailable 5%
+    """
+    from fleetctl.cli.build import open_site
+
+    chosen = find_components([components])
+    site = open_site(options["inventory"], policy_flags(options))
+    overrides = site.override(chosen[0], version) if version else {}
+    made = make_plan(site, chosen, site.nodes(options["limit"], options["exclude"]), overrides)
+    show_plan(made, as_json=as_json)
+
+
+def make_plan(
+    site: OpenSite, components: Sequence[Component], nodes: Sequence[Node], overrides: Mapping[str, Json]
+) -> Plan:
+    """Look at the nodes and the scheduler, and decide; nothing is touched. SchedulerError: we can't see all jobs."""
+    from fleetctl.decide.plan import make_plan as decide
+
+    survey = run(_survey(site, components, nodes, overrides))
+    adoptable, typical = _past(site)
+    return decide(survey, site.inventory.fleet, site.site.policy, named_of(components), overrides, adoptable, typical)
+
+
+async def _survey(
+    site: OpenSite, components: Sequence[Component], chosen: Sequence[Node], overrides: Mapping[str, Json]
+) -> Survey:
+    from fleetctl.flows.observe import observe
+
+    scheduler = site.scheduler()
+    await scheduler.check_access(to_change=False)
+    return await observe(
+        make_lookout(site_nodes(), components, overrides),
+        chosen,
+        scheduler,
+        site.inventory.fleet.nodes.values(),
+        progress=show_progress("looking at nodes"),
+    )
+
+
+def _past(site: OpenSite) -> tuple[frozenset[str], Typical]:
+    """Rollouts that are over, and the times that the last of them measured."""
+    from datetime import UTC, datetime
+    from itertools import chain
+
+    from fleetctl.cli.campaign import EXIT, open_journal
+    from fleetctl.decide.eta import measure
+    from fleetctl.store.history import list_rollouts
+    from fleetctl.store.journal import read_events
+
+    database = open_journal(site)
+    over = [e.rollout for e in list_rollouts(database, site.site.name, datetime.now(UTC)) if e.status in EXIT]
+    events = chain.from_iterable(read_events(database, rollout) for rollout in over[-_MEASURED_ROLLOUTS:])
+    return frozenset(over), measure(events)
+
+
+def show_plan(plan: Plan, *, as_json: bool = False) -> None:
+    """Print the plan; PolicyError where not one node could be taken out."""
+    from fleetctl.decide.plan import require_room
+    from fleetctl.report.as_json import plan_json
+    from fleetctl.report.plan_text import plan_text
+
+    click.echo(json.dumps(plan_json(plan), indent=2) if as_json else plan_text(plan, local_zone()))
+    require_room(plan)
