@@ -121,6 +121,9 @@ FILES = (
 GRUB_LINES = r"^\s*(menuentry|submenu|linux(16|efi)?\s|set default=|blscfg|\})|\{\s*$"
 
 
+INITRAMFS_LINES = r"/nvidia[^/]*\.ko"
+
+
 def environment(path: str) -> Dict[str, str]:
     return {
         "PATH": path,
@@ -221,6 +224,8 @@ class Runner:
         """Read until the child has ended; True if it has, False if it was killed or given up."""
         open_streams = list(outputs)
         while time.time() < until:
+            # Asked before the pipes are: what a child writes just before it ends must not be missed.
+            has_ended = child.poll() is not None
             ready = select.select(open_streams, [], [], 0.05)[0] if open_streams else []
             for stream in ready:
                 data = os.read(stream.fileno(), 65536)
@@ -228,7 +233,7 @@ class Runner:
                     outputs[stream].feed(data)
                 else:
                     open_streams.remove(stream)
-            if child.poll() is not None and not ready:
+            if has_ended and not ready:
                 # A grandchild may hold the pipe open: what the child itself wrote has been read.
                 return True
             if not open_streams:
@@ -331,14 +336,44 @@ def read_initramfs(runner: Runner, kernel: str) -> Fact:
     """The nvidia modules inside the kernel's initramfs, by name and size; `absent` where the kernel has none."""
     for path in ("/boot/initrd.img-" + kernel, "/boot/initramfs-" + kernel + ".img", "/boot/initrd-" + kernel):
         if os.path.exists(path):
-            fact: Fact = {"missing": True}
+            fact: Fact = {}
             for argv in (["lsinitramfs", "-l", path], ["lsinitrd", path]):
-                fact = runner.run(["nice", "-n", "19", *argv], 25, r"/nvidia[^/]*\.ko")
+                fact = runner.run(["nice", "-n", "19", *argv], 25, INITRAMFS_LINES)
                 if fact.get("rc") != 127:
                     break
+            else:
+                fact = list_plain_cpio(path)
             fact["path"] = path
             return fact
     return {"absent": True}
+
+
+def list_plain_cpio(path: str) -> Fact:
+    """As a lister would print it, of an archive that is not compressed (cpio "newc"); for nodes without a lister."""
+    lines, count = [], 0
+    with open(path, "rb") as stream:
+        while True:
+            magic = stream.read(6)
+            if magic.strip(b"\0") == b"":
+                if not magic:
+                    break
+                continue
+            if magic not in (b"070701", b"070702"):
+                return {"error": "compressed, and neither lsinitramfs nor lsinitrd on this node"}
+            numbers = stream.read(104)
+            size, length = int(numbers[48:56], 16), int(numbers[88:96], 16)
+            name = stream.read(length).rstrip(b"\0").decode("utf-8", "replace")
+            # Name and content each end on a multiple of four.
+            stream.seek(-stream.tell() % 4, os.SEEK_CUR)
+            stream.seek(size + -size % 4, os.SEEK_CUR)
+            count += 1
+            line = "-rw-r--r-- 1 root root %d 1970-01-01 %s" % (size, name)
+            if re.search(INITRAMFS_LINES, line):
+                lines.append(line)
+            if name == "TRAILER!!!":
+                # What may follow, after zeros, is another archive.
+                stream.seek(-stream.tell() % 2, os.SEEK_CUR)
+    return {"rc": 0, "out": "".join(line + "\n" for line in lines), "err": "", "lines": count}
 
 
 def read_pci() -> Fact:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import select
 import signal
 import stat
 import subprocess
@@ -18,6 +19,7 @@ import pytest
 
 from fleetctl.components import registry
 from fleetctl.parse.node import read_node
+from fleetctl.probe import probe
 from tests.unit.healthy_node import HOST_VARS
 from tests.unit.python_3_6 import PYTHON_3_6
 
@@ -283,3 +285,21 @@ def test_who_runs_a_command_under_the_lease_is_seen(tmp_path: Path) -> None:
     assert word.startswith("command under the lease")
     found = read_node(facts).lease.get()
     assert (found.rollout, found.controller, found.epoch, found.nonce) == ("r-1", "c", 1, "n")
+
+
+def test_what_a_child_writes_just_before_it_ends_is_never_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A probe that is not scheduled for a moment after it saw empty pipes, as on a busy machine."""
+    look = select.select
+    looks = 0
+
+    def dawdle(*arguments: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        found = look(*arguments)
+        if looks == 1:
+            time.sleep(0.4)
+        return found
+
+    monkeypatch.setattr(select, "select", dawdle)
+    said = probe.Runner("/usr/bin:/bin").run(["sh", "-c", "sleep 0.2; echo all of it"], 10)
+    assert (said["rc"], said["out"]) == (0, "all of it\n")
