@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -58,6 +57,8 @@ def make_lookout(nodes: Nodes, components: Sequence[Component], overrides: Mappi
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run to the end on a loop of its own; Ctrl-C cancels it."""
+    import asyncio
+
     return asyncio.run(coroutine)
 
 

@@ -64,9 +64,11 @@ class Fleetctl(click.Group):
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         try:
             code = super().main(args, prog_name or "fleetctl", complete_var, standalone_mode=False, **extra)
-        except click.ClickException as error:
+        except click.exceptions.NoArgsIsHelpError as error:
             error.show()
             sys.exit(error.exit_code)
+        except click.ClickException as error:
+            _end(_misuse(error), error.exit_code)
         except click.Abort:
             _end("interrupted", _INTERRUPTED)
         except FleetctlError as error:
@@ -98,6 +100,12 @@ def _end(message: str, code: int) -> NoReturn:
     first, *rest = message.splitlines() or [""]
     click.echo("\n".join([f"fleetctl: {first}", *(f"  {line}" for line in rest)]), err=True)
     sys.exit(code)
+
+
+def _misuse(error: click.ClickException) -> str:
+    message = error.format_message().rstrip(".")
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return f"{message[0].lower()}{message[1:]}: see `{context.command_path} --help`" if context else message
 
 
 def _unexpected(error: Exception) -> str:

@@ -45,7 +45,9 @@ class Lookout:
             try:
                 value = component.declared(variables)
             except InventoryError as exc:
-                raise InventoryError(f"{node.name}: {exc}") from exc
+                # A value that came with the command is wrong for every node alike.
+                where = "--to" if str(exc).startswith(tuple(self.overrides)) else node.name
+                raise InventoryError(f"{where}: {exc}") from exc
             if value is not None:
                 found[component.name] = value
         return found

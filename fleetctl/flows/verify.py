@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from fleetctl.decide.candidates import tell
 from fleetctl.decide.guard import is_free
 from fleetctl.errors import SchedulerError
-from fleetctl.flows.acts.view import tell
 from fleetctl.flows.observe import Lookout, Progress
 from fleetctl.model.fleet import Node
 from fleetctl.model.proof import Proof
