@@ -119,8 +119,6 @@ FILES = (
 
 # What tells which kernel a menu entry boots, and how entries nest; the rest of grub.cfg is long and says neither.
 GRUB_LINES = r"^\s*(menuentry|submenu|linux(16|efi)?\s|set default=|blscfg|\})|\{\s*$"
-
-
 INITRAMFS_LINES = r"/nvidia[^/]*\.ko"
 
 
@@ -350,30 +348,33 @@ def read_initramfs(runner: Runner, kernel: str) -> Fact:
 
 def list_plain_cpio(path: str) -> Fact:
     """As a lister would print it, of an archive that is not compressed (cpio "newc"); for nodes without a lister."""
-    lines, count = [], 0
+    lines: List[str] = []
+    count, name = 0, ""
     with open(path, "rb") as stream:
         while True:
-            magic = stream.read(6)
-            if magic.strip(b"\0") == b"":
-                if not magic:
-                    break
-                continue
-            if magic not in (b"070701", b"070702"):
-                return {"error": "compressed, and neither lsinitramfs nor lsinitrd on this node"}
-            numbers = stream.read(104)
-            size, length = int(numbers[48:56], 16), int(numbers[88:96], 16)
+            header = stream.read(110)
+            if not header and name == "TRAILER!!!":
+                return {"rc": 0, "out": "".join(lines), "err": "", "lines": count}
+            if len(header) < 110 or header[:6] not in (b"070701", b"070702"):
+                return {"error": "compressed or cut off, and neither lsinitramfs nor lsinitrd on this node"}
+            size, length = int(header[54:62], 16), int(header[94:102], 16)
             name = stream.read(length).rstrip(b"\0").decode("utf-8", "replace")
             # Name and content each end on a multiple of four.
             stream.seek(-stream.tell() % 4, os.SEEK_CUR)
             stream.seek(size + -size % 4, os.SEEK_CUR)
             count += 1
-            line = "-rw-r--r-- 1 root root %d 1970-01-01 %s" % (size, name)
+            line = "-rw-r--r-- 1 root root %d 1970-01-01 %s\n" % (size, name)
             if re.search(INITRAMFS_LINES, line):
                 lines.append(line)
             if name == "TRAILER!!!":
-                # What may follow, after zeros, is another archive.
-                stream.seek(-stream.tell() % 2, os.SEEK_CUR)
-    return {"rc": 0, "out": "".join(line + "\n" for line in lines), "err": "", "lines": count}
+                skip_zeros(stream)  # another archive may follow
+
+
+def skip_zeros(stream: Any) -> None:
+    byte = b"\0"
+    while byte == b"\0":
+        byte = stream.read(1)
+    stream.seek(-len(byte), os.SEEK_CUR)
 
 
 def read_pci() -> Fact:

@@ -226,10 +226,36 @@ def test_only_lines_that_matter_are_kept_and_all_are_counted(tools: Tools) -> No
     assert "broken" in ran["out"]
 
 
-def test_credentials_in_package_sources_stay_on_the_node() -> None:
+def functions() -> dict[str, Any]:
+    """The probe's own functions, without running it."""
     code = PROBE.read_text().partition('if __name__ == "__main__":')[0]
     names: dict[str, Any] = {}
     exec(compile(code, "probe.py", "exec"), names)
+    return names
+
+
+def member(name: str, size: int) -> bytes:
+    """One member of a cpio archive of the kernel's form ("newc")."""
+    numbers = [1, 0o100644, 0, 0, 1, 0, size, 0, 0, 0, 0, len(name) + 1, 0]
+    head = b"070701" + b"".join(b"%08X" % number for number in numbers) + name.encode() + b"\0"
+    return head + b"\0" * (-len(head) % 4) + b"x" * size + b"\0" * (-size % 4)
+
+
+def test_an_initramfs_is_read_without_any_tool_where_it_is_not_compressed(tmp_path: Path) -> None:
+    first = member("kernel/x86/microcode/a.bin", 7) + member("TRAILER!!!", 0)
+    second = member("usr/lib/modules/K/updates/dkms/nvidia.ko", 1301) + member("bin/sh", 3) + member("TRAILER!!!", 0)
+    image = tmp_path / "initrd.img"
+    image.write_bytes(first + b"\0" * (-len(first) % 512) + second + b"\0" * 200)
+    fact = functions()["list_plain_cpio"](str(image))
+    assert fact["out"] == "-rw-r--r-- 1 root root 1301 1970-01-01 usr/lib/modules/K/updates/dkms/nvidia.ko\n"
+    assert fact["lines"] == 5
+    for broken in (first + second[:-40], first + b"\x28\xb5\x2f\xfd" + b"zstd" * 9, b""):
+        image.write_bytes(broken)
+        assert "error" in functions()["list_plain_cpio"](str(image))
+
+
+def test_credentials_in_package_sources_stay_on_the_node() -> None:
+    names = functions()
     text = "deb https://user:secret@repo.example/ubuntu noble main\n"
     assert names["without_credentials"]({"text": text}) == {"text": "deb https://***@repo.example/ubuntu noble main\n"}
 
