@@ -83,10 +83,11 @@ def _only_for(lab: Lab, machine: Machine) -> Sequence[str]:
             "--cap-add", "SYS_ADMIN,SYS_BOOT",
             "--volume", f"{lab.repository / 'public'}:/srv/packages/nvidia:ro",
         )  # fmt: skip
-    # MKNOD: /dev/nvidia*; NET_ADMIN: the network is down during the self-test.
+    # MKNOD: /dev/nvidia*; NET_ADMIN: the network is down during the self-test;
+    # SYS_PTRACE: root sees whose files are open, as on a machine.
     return (
         "--cap-add",
-        "SYS_ADMIN,SYS_BOOT,MKNOD,NET_ADMIN",
+        "SYS_ADMIN,SYS_BOOT,MKNOD,NET_ADMIN,SYS_PTRACE",
         "--volume",
         f"{lab.faults_of(machine)}:/etc/lab-gpu/faults",
     )
