@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 from fleetctl.model.reading import Reading, unknown, value_of
@@ -13,6 +14,7 @@ from fleetctl.parse.slurm_states import is_quiet, is_registered
 JOB_FORMAT = "%i|%T|%u|%e|%D|%N"
 """squeue's fields; none of them holds text that a user chose, so the bar is safe."""
 
+_COUNT = re.compile(r"[0-9]{1,9}", re.ASCII)  # squeue shortens large ones: 1.5K
 # States in which squeue may name nodes that the job does not hold (yet).
 _HOLDS_NOTHING = frozenset({"PENDING"})
 
@@ -34,7 +36,7 @@ def read_jobs(text: str) -> Reading[tuple[JobRecord, ...]]:
         if not nodes.is_known:
             return unknown(f"squeue, job {id_}: {nodes.reason}")
         names = nodes.get()
-        job = Job(id_, user, read_utc(ends), int(count) if count.isascii() and count.isdigit() else len(names))
+        job = Job(id_, user, read_utc(ends), int(count) if _COUNT.fullmatch(count) else len(names))
         jobs.append(JobRecord(job, names))
     return value_of(tuple(jobs))
 

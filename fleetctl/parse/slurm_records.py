@@ -40,7 +40,7 @@ class JobRecord:
 
 
 _GRES = re.compile(
-    r"(?P<name>[^:,()=]+)(?::(?P<type>[^:,()=]+))?[:=](?P<count>\d+)(?P<unit>[kKmMgGtT]?)(?:\([^()]*\))?"
+    r"(?P<name>[^:,()=]+)(?::(?P<type>[^:,()=]+))?[:=](?P<count>[0-9]{1,15})(?P<unit>[kKmMgGtT]?)(?:\([^()]*\))?"
 )
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _NOTHING = frozenset({"", "(null)", "N/A", "null"})
