@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from fleetctl.components import registry
 from fleetctl.components.driver import Driver
@@ -18,6 +21,7 @@ from fleetctl.parse.packages import Package
 from tests.unit.healthy_node import BUS_IDS, HOST_VARS, KERNEL, VERSION, facts, ran, unit
 
 DRIVER = Driver()
+ROLES = Path(__file__).parents[2] / "roles"
 OLD, OTHER_KERNEL = "570.195.03", "6.8.0-71-generic"
 Change = Callable[[dict[str, Any]], None]
 
@@ -427,6 +431,42 @@ def test_names_of_the_rhel_family_belong_to_the_driver() -> None:
 def test_neighbours_do_not_belong_to_the_driver(family: str) -> None:
     matching = [name for name in OTHERS.split() if driver_set(family, "nvidia").match(name)]
     assert matching == []
+
+
+def read_role(path: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((ROLES / path).read_text(encoding="utf-8"))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("family", "file", "names"),
+    [
+        ("debian", "Debian.yml", f"{NVIDIA_580} {NVIDIA_590} {CANONICAL} {DEBIAN} {PINNING} {OTHERS}"),
+        ("rhel", "RedHat.yml", f"{RHEL} {OTHERS}"),
+    ],
+)
+def test_the_role_takes_the_same_packages_for_the_drivers(family: str, file: str, names: str) -> None:
+    members = read_role(f"nvidia_driver/vars/{file}")["_nvidia_driver_member_names"]
+    role = re.compile("|".join(members))
+    differing = [
+        name for name in names.split() if bool(role.fullmatch(name)) != bool(driver_set(family, "nvidia").match(name))
+    ]
+    assert differing == ([] if family == "debian" else ["nvidia-driver-assistant"])
+
+
+def test_the_role_takes_the_same_packages_for_fabric_managers() -> None:
+    members = read_role("nvidia_fabric_manager/vars/main.yml")["_nvidia_fabric_manager_members"].strip()
+    names = f"{OTHERS} nvidia-fabric-manager nvidia-fabricmanager-dev-580 nvlink5-580 libnvidia-nscq-580 nvidia-imex"
+    differing = [
+        name for name in names.split() if bool(re.fullmatch(members, name)) != bool(fabric_manager_set().match(name))
+    ]
+    assert differing == []
+
+
+def test_what_is_not_declared_is_the_roles_default() -> None:
+    defaults = read_role("nvidia_driver/defaults/main.yml")
+    alone = DRIVER.declared({"nvidia_driver_version": VERSION})
+    assert alone == DRIVER.declared({**defaults, "nvidia_driver_version": VERSION})
 
 
 def test_packages_that_distributions_version_by_themselves_are_left_out_there() -> None:
