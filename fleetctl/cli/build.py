@@ -64,6 +64,7 @@ class OpenSite:
         from fleetctl.flows.acts.view import World
         from fleetctl.store.content import find_content, roles_path
 
+        ssh = Ssh()
         content = find_content()
         roles = {component.name: component.role for component in components}
         settings = AnsibleSettings(
@@ -75,9 +76,9 @@ class OpenSite:
         )
         return World(
             scheduler=self.scheduler(),
-            nodes=SshNodes(Ssh()),
+            nodes=SshNodes(ssh),
             changer=AnsibleChanger(settings, roles),
-            verifier=TestinfraVerifier(settings.roles_path, roles, self.state_directory),
+            verifier=TestinfraVerifier(ssh, settings.roles_path, roles),
             notifier=HookNotifier(),
         )
 
