@@ -15,7 +15,7 @@ import signal
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from fleetctl.adapters.ssh import Completed, Failure, Ssh, _converse, _failure_of, _Unconnected
+from fleetctl.adapters.ssh import Completed, Failure, Ssh, Unconnected, converse, failure_of
 from fleetctl.model.fleet import Connection
 from fleetctl.model.reading import Reading, unknown, value_of
 
@@ -102,10 +102,10 @@ class SshCommand:
                     return await self._converse(connection, line, mark.encode(), seen)
             except TimeoutError:
                 return Failure("timeout", f"{argv[0]} did not end within {deadline_s:g} s", begun=bool(seen))
-            except _Unconnected as reason:
+            except Unconnected as reason:
                 return reason.failure
             except Exception as error:  # noqa: BLE001  # whatever asyncssh says is the answer
-                return _failure_of(error, self._target, begun=bool(seen))
+                return failure_of(error, self._target, begun=bool(seen))
 
     async def _converse(
         self, connection: asyncssh.SSHClientConnection, line: str, mark: bytes, seen: bytearray
@@ -114,7 +114,7 @@ class SshCommand:
 
         while True:
             try:
-                return await _converse(connection, line, mark, b"", _STDOUT_LIMIT_BYTES, seen)
+                return await converse(connection, line, mark, b"", _STDOUT_LIMIT_BYTES, seen)
             except asyncssh.ChannelOpenError:  # no session, so nothing was begun
                 if connection.is_closed():
                     raise
@@ -123,5 +123,5 @@ class SshCommand:
     async def _connected(self) -> asyncssh.SSHClientConnection:
         async with self._lock:
             if self._connection is None or self._connection.is_closed():
-                self._connection = await self._ssh._connect(self._target)
+                self._connection = await self._ssh.connect(self._target)
             return self._connection

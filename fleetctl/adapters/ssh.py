@@ -110,13 +110,13 @@ class Ssh:
             seen = bytearray()
             try:
                 async with self._connected(node.connection) as connection, asyncio.timeout(deadline_s):
-                    return await _converse(connection, command, mark.encode(), stdin, stdout_limit_bytes, seen)
+                    return await converse(connection, command, mark.encode(), stdin, stdout_limit_bytes, seen)
             except TimeoutError:
                 return Failure("timeout", f"{argv[0]} did not end within {deadline_s:g} s", mark.encode() in seen)
-            except _Unconnected as reason:
+            except Unconnected as reason:
                 return reason.failure
             except Exception as error:  # noqa: BLE001  # whatever asyncssh says of one node is that node's data
-                return _failure_of(error, node.connection, begun=mark.encode() in seen)
+                return failure_of(error, node.connection, begun=mark.encode() in seen)
 
     async def close(self) -> None:
         """Close the connections to jump hosts."""
@@ -127,17 +127,18 @@ class Ssh:
     @contextlib.asynccontextmanager
     async def _connected(self, target: Connection) -> AsyncIterator[asyncssh.SSHClientConnection]:
         try:
-            connection = await self._connect(target)
-        except _Unconnected:
+            connection = await self.connect(target)
+        except Unconnected:
             raise
         except Exception as error:
-            raise _Unconnected(_failure_of(error, target, begun=False)) from error
+            raise Unconnected(failure_of(error, target, begun=False)) from error
         try:
             yield connection
         finally:
             await _close(connection)
 
-    async def _connect(self, target: Connection, more_known_hosts: str = "") -> asyncssh.SSHClientConnection:
+    async def connect(self, target: Connection, more_known_hosts: str = "") -> asyncssh.SSHClientConnection:
+        """A new connection; what asyncssh raises is for failure_of, what comes from a jump host is Unconnected."""
         import asyncssh
 
         route = await self._route_to(target)
@@ -171,12 +172,12 @@ class Ssh:
             connection = self._jump_hosts.get(hops)
             if connection is None or connection.is_closed():
                 try:
-                    connection = await self._connect(hop, known_hosts)
-                except _Unconnected:
+                    connection = await self.connect(hop, known_hosts)
+                except Unconnected:
                     raise
                 except Exception as error:
-                    failure = _failure_of(error, hop, begun=False)
-                    raise _Unconnected(Failure(failure.kind, f"jump host {failure.detail}")) from error
+                    failure = failure_of(error, hop, begun=False)
+                    raise Unconnected(Failure(failure.kind, f"jump host {failure.detail}")) from error
                 self._jump_hosts[hops] = connection
         return connection
 
@@ -192,15 +193,15 @@ class Ssh:
         return known[1]
 
 
-class _Unconnected(Exception):
-    """Carries a Failure out of the nest of context managers; never leaves this file."""
+class Unconnected(Exception):
+    """Carries a Failure out of a nest of context managers; no caller of run or attempt sees it."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(str(failure))
         self.failure = failure
 
 
-async def _converse(
+async def converse(
     connection: asyncssh.SSHClientConnection,
     command: str,
     mark: bytes,
@@ -208,7 +209,10 @@ async def _converse(
     stdout_limit_bytes: int,
     seen: bytearray,
 ) -> Completed | Failure:
-    """Feed `stdin`, collect what comes, and cut what was said before the mark. `seen` grows with the output."""
+    """Run `command`, a line for the shell that prints `mark` first; feed `stdin`, collect what comes after the mark.
+
+    `seen` grows with the output.
+    """
     process = await connection.create_process(command, encoding=None)
     with contextlib.suppress(OSError):  # a command that does not read its input is no failure
         process.stdin.write(stdin)
@@ -223,6 +227,7 @@ async def _converse(
         await process.wait_closed()
     finally:
         stderr.cancel()
+        process.close()  # on a connection that is kept, a session given up must not count any longer
     returncode = process.returncode
     noise, found, stdout = bytes(seen).partition(mark + b"\n")
     if returncode is None:
@@ -240,7 +245,7 @@ async def _read_tail(reader: asyncssh.SSHReader[bytes], limit_bytes: int = 64 <<
     return tail
 
 
-def _failure_of(error: BaseException, target: Connection, *, begun: bool) -> Failure:
+def failure_of(error: BaseException, target: Connection, *, begun: bool) -> Failure:
     """The failure class of what asyncssh or the system raised."""
     import asyncssh
 

@@ -178,18 +178,17 @@ def test_a_check_that_hangs_holds_up_no_other_node_and_ends_at_the_deadline(
     started = time.monotonic()
     write_checks(tmp_path, HANGING)
 
-    async def run() -> tuple[Verdict, float, Verdict]:
-        verifier = TestinfraVerifier(Ssh(), [tmp_path], ROLES, deadline_s=8)
+    async def run() -> tuple[Verdict, Verdict]:
+        verifier = TestinfraVerifier(Ssh(), [tmp_path], ROLES, deadline_s=6)
         hanging = asyncio.create_task(verifier.verify(node_of(n1, {"sleep_s": "60"}), ["driver"], {}, passive=False))
         quick = await verifier.verify(node_of(n2, {"sleep_s": "0"}), ["driver"], {}, passive=False)
-        quick_after_s = time.monotonic() - started
-        return quick, quick_after_s, await hanging
+        assert not hanging.done()
+        return quick, await hanging
 
-    quick, quick_after_s, hung = asyncio.run(run())
+    quick, hung = asyncio.run(run())
     assert quick == Verdict(passed=4)
-    assert quick_after_s < 7
     assert hung.passed == 3
-    assert "did not end within 8 s" in hung.unknown
+    assert "did not end within 6 s" in hung.unknown
     assert "demo.test_hangs" in hung.unknown
     assert time.monotonic() - started < 14
 
@@ -202,7 +201,7 @@ def test_cancelling_one_node_ends_its_checks_alone(installed: SshdService, tmp_p
         verifier = TestinfraVerifier(Ssh(), [tmp_path], ROLES, deadline_s=30)
         first = asyncio.create_task(verifier.verify(node_of(n1, {"sleep_s": "600"}), ["driver"], {}, passive=True))
         second = asyncio.create_task(verifier.verify(node_of(n2, {"sleep_s": "3"}), ["driver"], {}, passive=True))
-        await asyncio.sleep(3)
+        await asyncio.sleep(2)
         first.cancel()
         return await second
 
