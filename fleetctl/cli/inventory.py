@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fleetctl.cli.common import exclude_option, inventory_option, json_option, limit_option
+
 if TYPE_CHECKING:
     from fleetctl.model.fleet import Json, Node
     from fleetctl.model.site import Site
@@ -36,11 +38,11 @@ def init_command(directory: Path) -> None:
 
 
 @click.command("inventory")
-@click.option("-i", "--inventory", metavar="SITE", help="Directory of the site, or its name in ./inventory.")
-@click.option("--limit", metavar="PATTERN", help="Only these nodes: names, gpu[001-016], groups, Ansible patterns.")
-@click.option("--exclude", metavar="PATTERN", help="Not these nodes.")
+@inventory_option
+@limit_option
+@exclude_option
 @click.option("--refresh", is_flag=True, help="Ask the inventory anew, whatever was kept of it.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def inventory_command(
     inventory: str | None, limit: str | None, exclude: str | None, refresh: bool, as_json: bool
 ) -> None:
@@ -50,21 +52,12 @@ def inventory_command(
     Example:
       fleetctl inventory --limit rack01
     """
-    from fleetctl.components import registry
-    from fleetctl.store.content import roles_path
-    from fleetctl.store.declared_model import declare
-    from fleetctl.store.inventory import load_inventory
-    from fleetctl.store.policy_file import read_policy
-    from fleetctl.store.role_spec import read_spec
-    from fleetctl.store.site import find_site, state_directory
+    from fleetctl.cli.build import open_site
 
-    site = read_policy(find_site(inventory))
-    path = roles_path(site.roles_path)
-    specs = [read_spec(component.role, path) for component in registry.load().values()]
-    read = load_inventory(site, specs, state_directory(site), refresh=refresh)
-    nodes = declare(read, read.select(limit, exclude), specs)
-    roles = [spec.role for spec in specs]
-    click.echo(_json(site, nodes, roles) if as_json else _text(site, nodes, roles))
+    opened = open_site(inventory, refresh=refresh)
+    nodes = opened.nodes(limit, exclude)
+    roles = [spec.role for spec in opened.specs]
+    click.echo(_json(opened.site, nodes, roles) if as_json else _text(opened.site, nodes, roles))
 
 
 def _declared(node: Node, roles: Iterable[str]) -> dict[str, Json]:
@@ -115,4 +108,4 @@ def _summary(node: Node, role: str) -> str:
     if not values and version is None:
         return "not declared"
     rest = [f"{name} {value}" for name, value in values.items() if isinstance(value, str) and value]
-    return "  ".join([str(version) if version is not None else "no version", *rest])
+    return "  ".join([*([str(version)] if version is not None else []), *rest]) or "as its role's defaults say"

@@ -90,6 +90,9 @@ def ansible_environment(environ: Mapping[str, str]) -> dict[str, str]:
         "ANSIBLE_INVENTORY_UNPARSED_FAILED": "true",
         "ANSIBLE_INVENTORY_IGNORE_REGEX": ",".join([_OUR_FILES, *_ignored_by_site(environ, config)]),
         "ANSIBLE_CACHE_PLUGIN": "memory",
+        "ANSIBLE_INVENTORY_EXPORT": "false",
+        # Whatever is printed is logged, and the listing may hold secrets.
+        "ANSIBLE_LOG_PATH": "/dev/null",
         "ANSIBLE_NOCOLOR": "true",
         "ANSIBLE_VERBOSITY": "0",
         "PYTHONWARNINGS": "ignore",

@@ -110,8 +110,7 @@ def _check_role(
                 missing += [name] if name not in withheld else []
             else:
                 found.append(Complaint(name, _explain(spec, problem)))
-    is_declared = bool(spec.required & (given.keys() | withheld.keys())) if spec.required else bool(given)
-    if not is_declared:
+    if spec.required and not spec.required & (given.keys() | withheld.keys()):
         return {}, found
     found += [Complaint(name, f"is missing, and the role {spec.role} needs it: declare it") for name in missing]
     return {name: value for name, value in spec.defaults.items() if name not in withheld}, found
@@ -219,7 +218,7 @@ def _one_of(choices: tuple[Any, ...]) -> BeforeValidator:
 
 def _text(value: Any) -> Any:
     if isinstance(value, bool | int | float):
-        raise ValueError(f'{shown(value)} is not text: quote it ("{value}")')
+        raise ValueError(f'{shown(value)} is not text: quote it ("{shown(value)}")')
     return value
 
 

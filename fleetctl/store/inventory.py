@@ -67,13 +67,21 @@ def load_inventory(
     `refresh` asks anew. InventoryError names each host that can't be reached or placed.
     """
     listing = _listing(site, specs, cache_directory, refresh, environ)
-    everything = HostPatterns(dict.fromkeys(listing.hosts), listing.groups)
-    names = sorted(everything.match(site.nodes), key=natural_key) if listing.hosts else []
+    names = sorted(_declared_nodes(site, listing), key=natural_key)
     if not names:
         raise InventoryError(f"{site.directory} declares no node: add hosts, or widen `nodes` in fleet.yml")
     nodes = _nodes(site, names, listing, environ)
     chosen = HostPatterns(dict.fromkeys(names), members_of(listing.groups, names), _elsewhere(site, listing))
     return Inventory(site, Fleet(site.name, nodes), listing, chosen, environ)
+
+
+def _declared_nodes(site: Site, listing: Listing) -> list[str]:
+    if not listing.hosts:
+        return []
+    try:
+        return HostPatterns(dict.fromkeys(listing.hosts), listing.groups).match(site.nodes)
+    except SelectionError as exc:
+        raise InventoryError(f"{site.directory / 'fleet.yml'}: nodes: {exc}") from exc
 
 
 def _elsewhere(site: Site, listing: Listing) -> Callable[[str], str]:

@@ -113,7 +113,10 @@ def password(tmp_path: Path) -> Path:
 def test_fleet_yml_is_no_inventory(site: Path, environ: Mapping[str, str]) -> None:
     """Ansible would take every key of fleet.yml for a group, had it not been told to leave the file alone."""
     write(site, {"hosts.yml": "all: {hosts: {gpu001: }}", "fleet.yml": "rollout: {canary: 1}\nnodes: all\n"})
-    assert load(site, environ).listing.groups == {}
+    own = site.parent / "own.cfg"
+    own.touch()
+    for config in ({}, {"ANSIBLE_CONFIG": str(own)}):
+        assert load(site, {**environ, **config}).listing.groups == {}
     # The proof that this test can fail: without our patterns the same file makes a group, or the source fails.
     plain = {**ansible_environment(environ), "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "false"}
     del plain["ANSIBLE_INVENTORY_IGNORE_REGEX"], plain["ANSIBLE_CONFIG"]
@@ -130,6 +133,19 @@ def test_the_sites_own_ignore_patterns_hold_as_well(site: Path, environ: Mapping
     config = site.parent / "own.cfg"
     config.write_text("[inventory]\nignore_patterns = ^hosts, ^other\n")
     assert list(load(site, {**environ, "ANSIBLE_CONFIG": str(config)}).fleet.nodes) == ["gpu002"]
+
+
+def test_other_settings_of_the_person_change_nothing(
+    site: Path, environ: Mapping[str, str], tmp_path: Path, password: Path
+) -> None:
+    """Export mode would print group variables apart; a log would keep the secrets of encrypted files in clear."""
+    write(site, {"hosts.yml": "gpu: {hosts: {gpu001: }}", "group_vars/gpu.yml": 'nvidia_driver_version: "1.2"\n'})
+    write(site, {"group_vars/all.yml": encrypt(f"secret: {CANARY}\n", password)})
+    config, log = tmp_path / "own.cfg", tmp_path / "ansible.log"
+    config.write_text(f"[defaults]\nlog_path = {log}\nvault_password_file = {password}\n[inventory]\nexport = true\n")
+    nodes = declared(site, {**environ, "ANSIBLE_CONFIG": str(config)})
+    assert nodes["gpu001"].variables["nvidia_driver_version"] == "1.2"
+    assert not log.exists()
 
 
 def test_precedence_is_ansibles(site: Path, environ: Mapping[str, str]) -> None:
@@ -244,6 +260,20 @@ def test_a_value_that_needs_facts_is_refused_by_name(site: Path, environ: Mappin
     told = refusal_of(site, environ)
     assert told.startswith("gpu[001-002]: nvidia_driver_name can't be known without facts of the node (")
     assert told.endswith("(group_vars/all.yml:2)")
+
+
+def test_group_vars_of_the_working_directory_have_no_say(
+    site: Path, environ: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ansible reads those beside the playbook, and without one takes the working directory for it."""
+    write(
+        site, {"hosts.yml": "all: {hosts: {gpu001: {nvidia_driver_version: '{{ b }}', b: '{{ inventory_hostname }}'}}}"}
+    )
+    write(tmp_path, {"group_vars/all.yml": 'nvidia_driver_name: "wrong"\n[\n'})
+    monkeypatch.chdir(tmp_path)
+    node = declared(site, environ)["gpu001"]
+    assert node.variables["nvidia_driver_version"] == "gpu001"
+    assert "nvidia_driver_name" not in node.variables
 
 
 def test_a_template_of_another_role_may_need_facts(site: Path, environ: Mapping[str, str]) -> None:
@@ -523,6 +553,14 @@ def test_an_encrypted_variable_needs_no_password_and_is_kept_nowhere(
         assert_nothing_kept(read, tmp_path)
 
 
+def test_an_encrypted_value_that_decisions_rest_on_is_refused(
+    site: Path, environ: Mapping[str, str], password: Path
+) -> None:
+    write(site, {"hosts.yml": "all: {hosts: {gpu001: {nvidia_driver_version: 580.95.05}}}"})
+    write(site, {"group_vars/all.yml": encrypt(CANARY, password, "nvidia_driver_name")})
+    assert refusal_of(site, environ).startswith("gpu001: nvidia_driver_name is secret, and fleetctl keeps no secrets")
+
+
 def test_what_encrypted_files_define_is_kept_nowhere(
     site: Path, environ: Mapping[str, str], tmp_path: Path, password: Path
 ) -> None:
@@ -595,7 +633,7 @@ def test_the_example_declares_its_nodes(tmp_path: Path, environ: Mapping[str, st
 
 
 @pytest.mark.slow
-def test_ten_thousand_hosts_are_there_in_half_a_second_once_they_are_known(
+def test_ten_thousand_hosts_cost_half_a_second_once_they_are_known(
     site: Path, environ: Mapping[str, str], tmp_path: Path
 ) -> None:
     racks = {
@@ -613,14 +651,14 @@ def test_ten_thousand_hosts_are_there_in_half_a_second_once_they_are_known(
         },
     )
     load(site, environ, tmp_path)
-    started = time.perf_counter()
+    started_s = time.process_time()
     read = load(site, environ, tmp_path)
     nodes = declare(read, read.select(), [SPEC])
-    took_s = time.perf_counter() - started
+    took_s = time.process_time() - started_s
     assert len(nodes) == 10_000
     assert nodes[-1].variables["nvidia_driver_version"] == "580.95.05"
-    # The goal is 0.5 s on an idle machine; twice that is allowed beside other tests.
-    assert took_s < 1, f"{took_s:.2f} s"
+    # Of the processor: what else runs on the machine does not count.
+    assert took_s < 0.5, f"{took_s:.2f} s"
 
 
 def test_the_digest_covers_every_file_below_the_directory(site: Path, environ: Mapping[str, str]) -> None:

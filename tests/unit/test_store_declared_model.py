@@ -86,6 +86,12 @@ def test_a_node_without_a_version_is_not_declared_and_gets_no_defaults() -> None
     assert variables_of({"nvidia_driver_flavour": "open"}) == {"nvidia_driver_flavour": "open"}
 
 
+def test_a_role_that_requires_nothing_always_has_its_defaults() -> None:
+    spec = RoleSpec("nvidia_fabric_manager", Path("/x/y/z"), {"nvidia_fabric_manager_enabled": {"default": "auto"}})
+    read = inventory({"gpu001": {}})
+    assert declare(read, read.fleet.nodes.values(), [spec])[0].variables == {"nvidia_fabric_manager_enabled": "auto"}
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -97,7 +103,7 @@ def test_a_node_without_a_version_is_not_declared_and_gets_no_defaults() -> None
         ({"nvidia_driver_version": ">=580"}, "is not an exact version"),
         ({"nvidia_driver_version": ""}, "is not an exact version"),
         ({"nvidia_driver_version": None}, "null must be text"),
-        ({"nvidia_driver_version": True}, "true is not text"),
+        ({"nvidia_driver_version": True}, 'true is not text: quote it ("true")'),
         ({"nvidia_driver_version": ["580.95.05"]}, "must be text"),
         ({"cuda_toolkit_versions": ["12.8", 13.0]}, "cuda_toolkit_versions at 1: is the number 13.0: quote it"),
         ({"cuda_toolkit_versions": "12.8"}, "must be a list"),
