@@ -33,6 +33,9 @@ class FabricManagerDeclared:
     version: str
     enabled: str
 
+    def __str__(self) -> str:
+        return self.version
+
 
 @dataclass(frozen=True, slots=True)
 class FabricManagerObserved:
