@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fleetctl.adapters.quiet import end_orphan, orphans, processes_of
+from fleetctl.adapters.quiet import end_orphan, orphans
 from fleetctl.components import registry
 from fleetctl.decide.state import RolloutState
 from fleetctl.flows.acts.view import Rollout, Terms
@@ -146,7 +146,7 @@ def await_orphans(site: OpenSite) -> None:
     until = time.monotonic() + ORPHANS_END_WITHIN_S
     for orphan in orphans(site.state_directory):
         click.echo(f"waiting for a run of the earlier controller to end: {fold(orphan.nodes)}", err=True)
-        while processes_of(orphan.run) and time.monotonic() < until:
+        while orphan.is_at_work and time.monotonic() < until:
             time.sleep(0.5)
         end_orphan(orphan)
 
