@@ -45,6 +45,8 @@ def audit(
       fleetctl audit
       fleetctl audit --component driver --limit rack01 --json
     """
+    from datetime import UTC, datetime
+
     from fleetctl.cli.build import open_site
     from fleetctl.decide.audit import make_audit
     from fleetctl.flows.observe import observe
@@ -54,7 +56,8 @@ def audit(
     chosen = find_components(components)
     site = open_site(inventory)
     lookout = make_lookout(site_nodes(), chosen)
-    survey = run(observe(lookout, site.nodes(limit, exclude), progress=show_progress("looking at nodes")))
+    nodes, progress = site.nodes(limit, exclude), show_progress("looking at nodes")
+    survey = run(observe(lookout, nodes, now=datetime.now(UTC), progress=progress))
     made = make_audit(survey, site.site.name)
     click.echo(json.dumps(audit_json(made), indent=2) if as_json else audit_text(made))
     if not made.is_clean:

@@ -69,6 +69,8 @@ def make_plan(
 async def _survey(
     site: OpenSite, components: Sequence[Component], chosen: Sequence[Node], overrides: Mapping[str, Json]
 ) -> Survey:
+    from datetime import UTC, datetime
+
     from fleetctl.flows.observe import observe
 
     scheduler = site.scheduler()
@@ -78,6 +80,7 @@ async def _survey(
         chosen,
         scheduler,
         site.inventory.fleet.nodes.values(),
+        now=datetime.now(UTC),
         progress=show_progress("looking at nodes"),
     )
 

@@ -117,6 +117,8 @@ class _Play:
     ) -> None:
         self._loads, self._budget, self._typical = loads, budget, typical
         self._free_s = {node: (load.free_at(now) - now).total_seconds() for node, load in loads.items()}
+        self._already_out = budget.nodes_out & loads.keys()
+        """Left drained by an earlier rollout: taking them up adds nothing to what is out."""
         self._queue = Queue(budget.domains)
         for node, load in loads.items():
             self._queue.put(node, load.work)
@@ -156,7 +158,7 @@ class _Play:
             name = MAIN if is_main else CANARY
             if not is_main and not self._canaries_left:
                 return
-            node = self._queue.cheapest(self._may_go)
+            node = None if self._is_full() else self._queue.cheapest(self._may_go)
             if node is None:
                 if self._queue and name in self._waves:
                     self._waves[name].limited_by |= self._limits
@@ -167,6 +169,13 @@ class _Play:
                 self._canaries_left -= 1
             self._begin(node, name)
 
+    def _is_full(self) -> bool:
+        """True if no node at all can go; spares the look at each rack."""
+        if self._already_out or self._budget.out() < self._budget.allowed():
+            return False
+        self._limits.add(FLEET[0])
+        return True
+
     def _may_go(self, node: str) -> bool:
         full = self._budget.obstacle(node)
         if full is not None:
@@ -176,6 +185,7 @@ class _Play:
     def _begin(self, node: str, name: str) -> None:
         ends_s = max(self._at_s, self._free_s[node]) + self._typical.node_s(self._loads[node].disturbance)
         self._budget.count(node, out=True)
+        self._already_out -= {node}
         wave = self._waves.setdefault(name, _Wave(self._at_s))
         wave.begin(node, ends_s)
         heapq.heappush(self._under_way, (ends_s, node, name))

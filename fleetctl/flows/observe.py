@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from fleetctl.errors import InventoryError
@@ -85,16 +85,19 @@ async def observe(
     scheduler: Scheduler | None = None,
     fleet: Iterable[Node] = (),
     *,
+    now: datetime,
     deadline_s: float = DEADLINE_S,
     progress: Progress = lambda _done, _total: None,
 ) -> Survey:
-    """Read the chosen nodes, and of the scheduler all of `fleet`. A node that does not answer is data."""
+    """Read the chosen nodes, and of the scheduler all of `fleet`. A node that does not answer is data.
+
+    `now` is the time at which it begins: nothing of what happens later is in the survey for sure.
+    """
     declared = {node.name: lookout.declared(node) for node in chosen}
-    read_at = datetime.now(UTC)
     snapshot = asyncio.ensure_future(_snapshot(scheduler, fleet, deadline_s))
     observed = await _probe(lookout, chosen, declared, deadline_s, progress)
     return Survey(
-        read_at=read_at,
+        read_at=now,
         components=tuple(component.name for component in lookout.components),
         observed=observed,
         work=await snapshot,
