@@ -1,8 +1,6 @@
 """pytest plugin that the verify files of roles are run with, by `fleetctl verify` and by molecule.
 
 FLEETCTL_DECLARED names a JSON file {host: {variable: value}}: what is declared for each host.
-FLEETCTL_REPORT, where set, names a file that gets one JSON line for each check: host, test, outcome, message.
-
 Beside testinfra's `host`, a verify file has the fixtures `declared` and `ask`, and the marker `active` for checks that
 would disturb running work (`-m "not active"` leaves them out). A failed check says in one line what is wrong, and
 begins with "hardware: " where no other version of the software would cure it.
@@ -21,7 +19,6 @@ import pytest
 import yaml
 
 DECLARED = "FLEETCTL_DECLARED"
-REPORT = "FLEETCTL_REPORT"
 TIMED_OUT = 124  # as timeout(1)
 BOOT_LIMIT_S = 300
 
@@ -115,41 +112,3 @@ def _role_defaults(verify_file: Path) -> Mapping[str, Any]:
     file = verify_file.parent.parent / "defaults" / "main.yml"
     defaults = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
     return {name: value for name, value in (defaults or {}).items() if "{{" not in str(value)}
-
-
-# --- the report
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Any:
-    report = yield
-    path = os.environ.get(REPORT)
-    # One line for each check: its call, or the set-up that kept it from being called.
-    if path and (report.when == "call" or not report.passed):
-        line = {
-            "host": _host_of(item),
-            "test": item.name.partition("[")[0],
-            "outcome": report.outcome,
-            "message": "" if report.passed else message_of(report),
-        }
-        with Path(path).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-    return report
-
-
-def _host_of(item: pytest.Item) -> str:
-    """The host a check is for, known even where its fixtures could not be set up."""
-    host = getattr(getattr(item, "callspec", None), "params", {}).get("_testinfra_host")
-    return str(host.backend.get_hostname()) if host is not None else ""
-
-
-def message_of(report: pytest.TestReport) -> str:
-    """What a check said when it did not pass, in one line, without pytest's own words around it."""
-    if report.skipped and isinstance(report.longrepr, tuple):
-        return str(report.longrepr[2])
-    crash = getattr(report.longrepr, "reprcrash", None)
-    text = str(crash.message if crash is not None else report.longrepr)
-    text = text.partition("\nassert ")[0]
-    for word in ("AssertionError: ", "Failed: "):
-        text = text.removeprefix(word)
-    return " ".join(text.split())
