@@ -16,13 +16,15 @@ _LONG_LINE = 16
 _WORD = r"(?:pass(?:word|wd|phrase)|secret|token|credentials?|api_?key|access_?key|private_?key)"
 _NAME = re.compile(rf"{_WORD}|(?:^|[_.-])pass(?:$|[_.-])|community_string", re.IGNORECASE)
 _VALUE = r"""(?:"[^"]*"|'[^']*'|[^\s"',;&]+)"""
+_SIGN = r"\s{0,8}[:=]\s{0,8}"
+# Every repetition is bounded, or ends where it can't begin again: a node may print a line of any length.
 _TEXTS = (
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), HIDDEN),
     # Authorization: Bearer x
-    (re.compile(rf"(authorization[\"']?\s*[:=]\s*[\"']?(?:\w+\s+)?){_VALUE}", re.IGNORECASE), rf"\g<1>{HIDDEN}"),
+    (re.compile(rf"(authorization[\"']?{_SIGN}[\"']?(?:\w{{1,20}}\s)?){_VALUE}", re.IGNORECASE), rf"\g<1>{HIDDEN}"),
     # password=x, "api_key": "x", --token x; a blank alone only after dashes, else prose would be hidden
-    (re.compile(rf"(\w*{_WORD}\w*[\"']?\s*[:=]\s*){_VALUE}", re.IGNORECASE), rf"\g<1>{HIDDEN}"),
-    (re.compile(rf"(--[\w-]*{_WORD}\s+){_VALUE}", re.IGNORECASE), rf"\g<1>{HIDDEN}"),
+    (re.compile(rf"({_WORD}\w{{0,40}}[\"']?{_SIGN}){_VALUE}", re.IGNORECASE), rf"\g<1>{HIDDEN}"),
+    (re.compile(rf"((?<![\w-])--[\w-]{{0,40}}{_WORD}\s){_VALUE}", re.IGNORECASE), rf"\g<1>{HIDDEN}"),
     # scheme://user:x@host, and a token in the user's place
     (re.compile(r"(\w://[^/\s:@]*:)[^/\s]+(?=@)"), rf"\g<1>{HIDDEN}"),
     (re.compile(r"(\w://)[^/\s:@]{20,}(?=@)"), rf"\g<1>{HIDDEN}"),
