@@ -25,6 +25,8 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "lab": ("fleetctl.cli.lab", "lab"),
 }
 _INTERRUPTED = 130
+_BAD_INPUT = 2
+_STOPPED_BY_PERSON = 4
 
 
 class Fleetctl(click.Group):
@@ -69,8 +71,9 @@ class Fleetctl(click.Group):
             sys.exit(error.exit_code)
         except click.ClickException as error:
             _end(_misuse(error), error.exit_code)
-        except click.Abort:
-            _end("interrupted", _INTERRUPTED)
+        except click.Abort as abort:
+            click.echo(err=True)  # the cursor may stand behind a question, or behind ^C
+            _end(*_aborted(abort.__cause__ or abort.__context__))
         except FleetctlError as error:
             _end(str(error), error.exit_code)
         except Exception as error:  # noqa: BLE001  the last resort: a person gets one line, the rest goes to a file
@@ -100,6 +103,15 @@ def _end(message: str, code: int) -> NoReturn:
     first, *rest = message.splitlines() or [""]
     click.echo("\n".join([f"fleetctl: {first}", *(f"  {line}" for line in rest)]), err=True)
     sys.exit(code)
+
+
+def _aborted(because: BaseException | None) -> tuple[str, int]:
+    """Ctrl-C; or a question that got no answer, since nobody is there; or the answer no."""
+    if isinstance(because, KeyboardInterrupt):
+        return "interrupted", _INTERRUPTED
+    if isinstance(because, EOFError):
+        return "nobody answers the question: nothing was touched; --yes goes on without asking", _BAD_INPUT
+    return "not confirmed: nothing was touched", _STOPPED_BY_PERSON
 
 
 def _misuse(error: click.ClickException) -> str:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from fleetctl.decide.audit import Audit, Finding
-from fleetctl.report.tables import Column, table
+from fleetctl.report.tables import Column, sentence, table
 from fleetctl.report.words import count, folded
 
 
 def audit_text(audit: Audit) -> str:
     """At most 100 columns wide."""
-    parts = [[_head(audit)], _findings(audit), _remedies(audit), _unobserved(audit)]
+    parts = [_head(audit), _findings(audit), _remedies(audit), _unobserved(audit)]
     return "\n\n".join("\n".join(lines) for lines in parts if lines)
 
 
-def _head(audit: Audit) -> str:
+def _head(audit: Audit) -> list[str]:
     whole = [node for one in audit.unobserved for node in one.nodes if not one.component]
     partly = {node for one in audit.unobserved for node in one.nodes if one.component} - set(audit.drifting)
     counts = [
@@ -24,7 +24,7 @@ def _head(audit: Audit) -> str:
         (len(audit.not_declared), f"without a declared {' or '.join(map(_plain, audit.components))}"),
     ]
     told = ", ".join(f"{number} {what}" for number, what in counts if number)
-    return f"site {audit.site}: {count(len(audit.nodes), 'node')}: {told}"
+    return sentence(f"site {audit.site}: {count(len(audit.nodes), 'node')}: {told}", indent="  ")
 
 
 def _findings(audit: Audit) -> list[str]:
@@ -59,7 +59,13 @@ def _remedies(audit: Audit) -> list[str]:
             nodes = together.setdefault((finding.component, finding.remedy), {})
             nodes.update(dict.fromkeys(finding.nodes))
     rows = [(folded(nodes), _plain(component), remedy) for (component, remedy), nodes in together.items()]
-    return table([Column("TO DO", 24), Column("COMPONENT", 14), Column("")], rows) if rows else []
+    if not rows:
+        return []
+    lines = table([Column("TO DO", 24), Column("COMPONENT", 14), Column("")], rows)
+    curable = dict.fromkeys(
+        one.component for one in audit.findings if one.cause == "version" and one.severity == "error"
+    )
+    return [*lines, f"what a rollout would do about it: fleetctl plan {','.join(curable)}"] if curable else lines
 
 
 def _unobserved(audit: Audit) -> list[str]:

@@ -10,7 +10,7 @@ from fleetctl.decide.plan import NodeChange, Plan, Wave, from_to, title
 from fleetctl.model.drift import Disturbance
 from fleetctl.model.names import fold
 from fleetctl.report.tables import Column, sentence, table
-from fleetctl.report.words import age, clock, count, folded, hours
+from fleetctl.report.words import age, ago, clock, count, folded, hours
 
 _WHY = {
     Why.NOT_DECLARED: "not declared",
@@ -58,14 +58,15 @@ def _not_planned(plan: Plan) -> list[str]:
 
 
 def _reason(found: NotPlanned, plan: Plan) -> str:
-    since = f" for {age(found.since, plan.made_at)}" if found.since else ""
+    when = f" {ago(found.since, plan.made_at)}" if found.since else ""
     if found.why is Why.HELD:
-        by = f"by {found.by}" if found.by else "by somebody"
-        return (
-            f'{by}{since}: "{found.reason}"' if found.reason != "no reason given" else f"{by}{since}, no reason given"
-        )
+        by = f"drained by {found.by or 'somebody'}{when}"
+        return f'{by}: "{found.reason}"' if found.reason else f"{by}, without a reason"
     step = f"; {found.next_step}" if found.next_step else ""
-    return f"{found.reason}{',' + since if since else ''}{step}"
+    if found.why is Why.OTHER_ROLLOUT:
+        return f"{found.reason}{when}{step}"
+    out = f"; out for {age(found.since, plan.made_at)}" if found.since else ""
+    return f"{found.reason}{out}{step}"
 
 
 def _transitions(plan: Plan) -> list[str]:
@@ -122,6 +123,8 @@ def _foot(plan: Plan) -> Iterator[str]:
     yield from sentence(_budget(plan), indent="        ")
     if plan.stuck:
         yield from _stuck(plan)
+    if not plan.waves:
+        return
     yield from _steps(plan)
     no_way_back = [change.node for change in plan.to_change if not change.has_way_back]
     if no_way_back:
@@ -130,8 +133,9 @@ def _foot(plan: Plan) -> Iterator[str]:
             "quarantined",
             indent="        ",
         )
-    unknown = f"; of {count(plan.without_gpu_count, 'node')} the number is not known" if plan.without_gpu_count else ""
-    yield f"GPU-hours lost: about {plan.gpu_hours:.0f}{unknown}"
+    unknown = plan.without_gpu_count
+    beside = f", without {count(unknown, 'node')} whose GPUs nobody counts" if unknown else ""
+    yield f"GPU-hours lost: about {plan.gpu_hours:.0f}{beside}"
 
 
 def _budget(plan: Plan) -> str:
@@ -139,6 +143,8 @@ def _budget(plan: Plan) -> str:
     allowed = f"{budgets.allowed}" + (f" ({budgets.whole})" if budgets.whole.is_percent else "")
     text = f"budget: {allowed} of {count(plan.declared, 'node')} may be out at once"
     text += "".join(f", {limit} per {kind}" for kind, limit in budgets.per_kind.items())
+    kinds = dict.fromkeys(kind for wave in plan.waves for kind in wave.limited_by if kind != "fleet")
+    text += f" (what holds nodes back: {', '.join(kinds)})" if kinds else ""
     if not budgets.out:
         return f"{text}; none is out now"
     return f"{text}; out now {len(budgets.out)}: {fold(node.node for node in budgets.out)}"
@@ -160,10 +166,10 @@ def _steps(plan: Plan) -> Iterator[str]:
         together.setdefault(change.disturbance, []).append(change)
     for changes in together.values():
         alike = len(changes) == len(plan.to_change)
-        where = "each node" if alike else f"each of {folded(change.node for change in changes)}"
+        where = "each node" if alike else folded(change.node for change in changes)
         fewest, most = min(changes, key=lambda c: c.packages), max(changes, key=lambda c: c.packages)
         steps = ", ".join(most.steps)
         if 0 < fewest.packages < most.packages:
             steps = steps.replace(f"replace {most.packages}", f"replace {fewest.packages} to {most.packages}")
         minutes = round(changes[0].takes_s / 60)
-        yield from sentence(f"{where}: {steps}; about {minutes} min ({typical})", indent="        ")
+        yield from sentence(f"{where}: {steps}; about {minutes} min each ({typical})", indent="        ")

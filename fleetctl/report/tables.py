@@ -71,7 +71,7 @@ def wrap(text: str, width: int) -> list[str]:
             line = piece.lstrip()
         else:
             line += piece
-        while len(line) > width:
+        while len(line.rstrip()) > width:
             lines.append(line[:width])
             line = line[width:]
     return [*lines, line.rstrip()] if line.strip() or not lines else lines

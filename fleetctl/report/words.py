@@ -33,6 +33,12 @@ def age(since: datetime, now: datetime) -> str:
     return f"{minutes // 60} h" if minutes >= 120 else f"{minutes} min"
 
 
+def ago(since: datetime, now: datetime) -> str:
+    """ "3 d ago", or "just now"."""
+    span = age(since, now)
+    return "just now" if span == "0 min" else f"{span} ago"
+
+
 def count(number: int, noun: str) -> str:
     """ "1 node", "3 nodes"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
