@@ -83,7 +83,8 @@ def _read_node(node: Mapping[str, Any]) -> NodeRecord:
         or _is_tres_used(node.get("tres_used"))
         or is_gres_used(_as_text(node.get("gres_used"))),
         reason=_as_text(node.get("reason")),
-        reason_by=_as_text(node.get("reason_set_by_user")),
+        # 24.11 names root where there is no reason at all
+        reason_by=_as_text(node.get("reason_set_by_user")) if node.get("reason") else "",
         reason_at=read_epoch(_read_number(node, "reason_changed_at", name)) if "reason_changed_at" in node else None,
         partitions=frozenset(map(str, partitions)) if isinstance(partitions, list) else frozenset(),
         gpus_configured=count_gpus(_as_text(node.get("gres"))),
@@ -136,7 +137,7 @@ def _read_group(group: Mapping[str, Any]) -> Iterator[NodeRecord]:
             or _read_number(memory, "allocated", name) != 0
             or is_gres_used(_as_text(gres.get("used"))),
             reason=_as_text(reason.get("description")),
-            reason_by=_as_text(reason.get("user")),
+            reason_by=_as_text(reason.get("user")) if reason.get("description") else "",
             reason_at=read_epoch(_read_number(reason, "time", name)) if "time" in reason else None,
             partitions=frozenset({partition} if isinstance(partition, str) else ()),
             gpus_configured=count_gpus(_as_text(gres.get("total"))),

@@ -112,7 +112,7 @@ class SlurmService:
         _, found, rest = self.show(node).partition("   Reason=")
         return rest.split("\n")[0].rpartition(" [")[0] if found else ""
 
-    def await_state(self, node: str, *wanted: str, without: Sequence[str] = (), limit_s: float = 40) -> str:
+    def await_state(self, node: str, *wanted: str, without: Sequence[str] = (), limit_s: float = 90) -> str:
         """Wait until the state has all the words in `wanted` and none of `without`."""
 
         def is_there() -> bool:

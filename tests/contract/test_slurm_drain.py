@@ -129,6 +129,10 @@ def test_a_node_that_was_set_down_or_failed_by_an_admin_is_never_marked(cluster:
         assert drain(cluster, node).kind == "foreign", state
         assert cluster.reason(node) == "smoke"
         assert state.upper() in cluster.state(node)
+    # a drain would take FAIL away, whatever the reason says
+    admin(cluster, node, "state=fail", "reason=Not responding")
+    assert drain(cluster, node).kind == "foreign"
+    assert "FAIL" in cluster.state(node)
 
 
 def test_another_rollouts_drain_is_foreign_until_it_is_named_as_left_behind(cluster: SlurmService, node: str) -> None:

@@ -10,7 +10,10 @@ import slurm_service
 from slurm_service import NOBODY, Beside, SlurmService, until
 
 from fleetctl.adapters.slurm import Slurm
+from fleetctl.adapters.slurm_commands import ENVIRONMENT, show_nodes
 from fleetctl.model.work import Work
+from fleetctl.parse.slurm_json import read_nodes_json
+from fleetctl.parse.slurm_text import read_nodes_text
 
 pytestmark = [
     pytest.mark.contract,
@@ -53,6 +56,24 @@ def test_one_node_reads_the_same_alone_as_in_the_snapshot(cluster: SlurmService,
     assert look(cluster, node) == look_at_all(Slurm(Beside(cluster)))[node]
     assert look(cluster, node).reason == "note = a b, c=d [x@y]"
     assert look(cluster, node).reason_by == "root"
+
+
+def test_every_listing_that_this_slurm_prints_says_the_same(cluster: SlurmService) -> None:
+    with cluster.spare(2) as (drained, busy):
+        cluster.submit(busy, "--gres=gpu:2")
+        cluster.await_state(busy, "MIXED")
+        cluster.run("scontrol", "update", f"nodename={drained}", "state=drain", "reason=a = b\nsecond [c@d]")
+        text = read_nodes_text(cluster.run(*ENVIRONMENT, *show_nodes("", json=False))).get()
+        assert text[drained].reason == "a = b\nsecond [c@d]"
+        assert (text[busy].is_allocated, text[drained].is_allocated) == (True, False)
+        if cluster.release < (23, 2):
+            assert read_nodes_json(cluster.run("sinfo", "--json")).get() == text
+        else:
+            assert read_nodes_json(cluster.run(*ENVIRONMENT, *show_nodes("", json=True))).get() == text
+            nested = read_nodes_json(cluster.run("sinfo", "-a", "-N", "--json")).get()
+            assert {name: (node.states, node.is_allocated) for name, node in nested.items()} == {
+                name: (node.states, node.is_allocated) for name, node in text.items()
+            }
 
 
 def test_a_job_is_seen_with_its_limit_and_the_node_is_not_empty(cluster: SlurmService, node: str) -> None:
