@@ -14,7 +14,12 @@ PARTITIONS = ("train", "debug")
 
 
 def slurm_conf(lab: Lab) -> str:
-    """Return slurm.conf. SlurmdTimeout is shorter than a reboot, so nodes go DOWN meanwhile as real ones do."""
+    """Return slurm.conf.
+
+    A rebooted node comes back DOWN: Slurm 22.05 says "unexpectedly rebooted" after any reboot; 24.11 does not, there
+    only its silence counts, and that is noticed after some 15 s (two rounds of MessageTimeout, measured), not after
+    SlurmdTimeout. With the fault reboot-slow 20 both do the same.
+    """
     nodes = "\n".join(
         f"NodeName={node.name} NodeAddr={node.address} CPUs=16 RealMemory=64000 Gres=gpu:h100:{GPUS_PER_NODE}"
         f" Features={node.rack},h100 State=UNKNOWN"
@@ -35,6 +40,7 @@ SlurmctldDebug=info
 SlurmdDebug=info
 
 SlurmdTimeout=5
+MessageTimeout=5
 ReturnToService=1
 RebootProgram="/usr/bin/systemctl reboot"
 KillWait=5

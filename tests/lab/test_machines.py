@@ -14,6 +14,7 @@ import pytest
 
 from fleetctl import lab
 from fleetctl.errors import BadInput
+from fleetctl.store.policy_file import read_policy
 from tests.lab.conftest import RunningLab, wait_until
 
 pytestmark = pytest.mark.lab
@@ -144,3 +145,10 @@ def test_ansible_reaches_every_machine_by_the_labs_own_inventory(running_lab: Ru
     assert racks == ["r01", "r01", "r02", "r02"]
     assert ansible("ansible", "all", "-m", "ansible.builtin.ping", "-o").count("SUCCESS") == 5
     assert "CHANGED" in ansible("ansible", "gpu001", "-m", "ansible.builtin.reboot")
+
+
+def test_the_labs_policy_is_one_that_fleetctl_accepts(running_lab: RunningLab) -> None:
+    site = read_policy(running_lab.plan.inventory, environ={})
+    assert site.slurm is not None
+    assert site.slurm.partitions == ("train", "debug")
+    assert site.policy.power_cycle == (str(running_lab.directory / "bin" / "power-cycle"),)
