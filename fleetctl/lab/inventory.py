@@ -36,7 +36,7 @@ def write_inventory(lab: Lab) -> None:
     )
     _write(
         lab.directory / "ansible.cfg",
-        "[defaults]\ninventory = inventory/lab\nhost_key_checking = True\n"
+        f"[defaults]\ninventory = inventory/{lab.name}\nhost_key_checking = True\n"
         "# fleet.yml is policy, not inventory: Ansible would read every file there.\n"
         "inventory_ignore_patterns = ^fleet\\.yml$\n",
     )
@@ -93,6 +93,8 @@ def _policy(lab: Lab) -> dict[str, Any]:
             "limits_min": {"restarting": 1.5},
             "poll_s": 2,
         },
+        # With the lab goes what is remembered of it: its next machines are others.
+        "state_url": f"sqlite:///{lab.directory / 'state' / 'journal.db'}",
         "power_cycle": [str(lab.directory / "bin" / "power-cycle")],
     }
 

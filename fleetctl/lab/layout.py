@@ -60,7 +60,7 @@ class Lab:
 
     @property
     def inventory(self) -> Path:
-        return self.directory / "inventory" / "lab"
+        return self.directory / "inventory" / self.name
 
     @property
     def ssh_key(self) -> Path:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _READY_S: Final = 90.0
 _READY_PER_NODE_S: Final = 3.0
 # Everything the lab writes; what a person put beside it stays.
-_OWNED: Final = ("machines", "faults", "ssh", "repository", "home", "bin", "inventory")
+_OWNED: Final = ("machines", "faults", "ssh", "repository", "home", "bin", "inventory", "state")
 _OWNED_FILES: Final = ("ansible.cfg", "containers.conf", "lab.json")
 
 

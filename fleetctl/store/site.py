@@ -13,6 +13,7 @@ from fleetctl.model.site import Site
 from fleetctl.store.problems import suggest
 
 _SYSTEM_STATE = Path("/var/lib/fleetctl")
+_SQLITE = "sqlite:///"
 # The name becomes a directory of the state and part of the journal's rows.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -67,11 +68,13 @@ def _sites(here: Path) -> list[Path]:
 def state_directory(site: Site, environ: Mapping[str, str] = os.environ) -> Path:
     """The site's state directory, made if need be; private, or shared with `state_group`.
 
-    /var/lib/fleetctl/<site> where we may write there, else $XDG_STATE_HOME/fleetctl/<site>.
+    Beside the journal where state_url names a SQLite file; else /var/lib/fleetctl/<site> where we may write there, else
+    $XDG_STATE_HOME/fleetctl/<site>.
     """
+    beside = (site.state_url or "").removeprefix(_SQLITE) if (site.state_url or "").startswith(_SQLITE) else ""
     system = _SYSTEM_STATE / site.name
     home = Path(environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser()) / "fleetctl" / site.name
-    directory = system if _may_write(system) else home
+    directory = Path(beside).absolute().parent if beside else system if _may_write(system) else home
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         _make_private(directory, site.state_group)

@@ -189,3 +189,9 @@ def test_init_refuses_what_is_in_its_way(tmp_path: Path, in_the_way: str) -> Non
     path.touch()
     with pytest.raises(BadInput):
         init(tmp_path / "train-a")
+
+
+def test_the_state_lies_beside_a_sqlite_journal_that_the_site_names(tmp_path: Path) -> None:
+    site = Site("train-a", tmp_path, state_url=f"sqlite:///{tmp_path / 'kept' / 'journal.db'}")
+    assert state_directory(site, {}) == tmp_path / "kept"
+    assert (tmp_path / "kept").stat().st_mode & 0o777 == 0o700
