@@ -155,7 +155,8 @@ class SlurmService:
 
     def clear(self, *nodes: str) -> None:
         """Nodes as new: no job, no drain, all GPUs, registered."""
-        self.run("scancel", "-f", *(f"--nodelist={node}" for node in nodes), check=False)
+        for node in nodes:
+            self._cancel(f"--nodelist={node}")
         for node in nodes:
             if self.gpus.pop(node, None) is not None:
                 self._write("gres.conf", self._gres_conf())
@@ -217,13 +218,18 @@ class SlurmService:
 
     def stop(self) -> None:
         """End every process of it, and take its directory away."""
-        self.run("scancel", "-f", "--state=RUNNING,SUSPENDED", "-u", "root", check=False)
-        self.run("scancel", "-f", "--state=RUNNING,SUSPENDED", "-u", "nobody", check=False)
+        for user in ("root", "nobody"):
+            self._cancel(f"--user={user}")
         # bounded: what does not end in time is killed below
         with contextlib.suppress(AssertionError):
             until(lambda: not self.run("squeue", "-h", check=False).strip(), 10, str)
         self._kill(*(f"run/{node}.pid" for node in self.names), "run/slurmctld.pid", "munge/pid")
         subprocess.run([*VIA, "rm", "-rf", self.directory], check=False)
+
+    def _cancel(self, which: str) -> None:
+        """End jobs at once: a job that does not listen to TERM would outlive its slurmd."""
+        self.run("scancel", "--full", "--signal=KILL", which, check=False)
+        self.run("scancel", which, check=False)
 
     def _reconfigure(self) -> None:
         self._write("slurm.conf", self._slurm_conf())
