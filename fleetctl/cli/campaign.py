@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ from fleetctl.model.fleet import Json, Node
 from fleetctl.model.mark import Mark
 from fleetctl.model.names import fold
 from fleetctl.model.node_facts import Lease
-from fleetctl.model.rollout import Closed, Event, Opened, Request, Resumed
+from fleetctl.model.rollout import Closed, Closure, Event, Opened, Request, Resumed
 from fleetctl.parse.node import read_node
 from fleetctl.report.progress import LiveProgress, PlainProgress
 from fleetctl.report.rollout import summary
@@ -93,6 +93,7 @@ def begin(
     overrides: Mapping[str, Json],
     summary_text: str,
     *,
+    targets: Mapping[str, Mapping[str, Closure]] | None = None,
     force: bool = False,
 ) -> Iterator[Campaign]:
     """A new rollout: the lock is ours, its opening is on disk, nothing else has happened."""
@@ -111,6 +112,7 @@ def begin(
             nonce=new_nonce(),
             policy=policy_to_json(site.site.policy),
             overrides=overrides,
+            targets=targets or {},
             summary=summary_text,
         )
         state, journal = new_state(site, opened), Journal(database, claim)
@@ -159,19 +161,29 @@ def adoptable(campaign: Campaign) -> frozenset[str]:
     )
 
 
+def with_targets(nodes: Sequence[Node], targets: Mapping[str, Mapping[str, Closure]]) -> tuple[Node, ...]:
+    """The nodes, declaring the versions of the closures that an undo goes to."""
+    return tuple(replace(node, variables={**node.variables, **_merged(targets.get(node.name, {}))}) for node in nodes)
+
+
+def _merged(closures: Mapping[str, Closure]) -> dict[str, Json]:
+    return {name: value for closure in closures.values() for name, value in closure.variables.items()}
+
+
 def carry_out(campaign: Campaign, nodes: Sequence[Node], also_adopt: frozenset[str] = frozenset()) -> int:
     """Run the rollout to its end; the exit code. `nodes` are all of its nodes, with their declared variables."""
     state, opened = campaign.state, campaign.state.opened
     assert opened is not None
     components = tuple(registry.by_name(name) for name in opened.components)
     terms = Terms(
-        fleet={node.name: node for node in nodes},
+        fleet={node.name: node for node in with_targets(nodes, opened.targets)},
         components=components,
         overrides=opened.overrides,
         mark=Mark(opened.rollout, opened.nonce),
         lease=Lease(opened.rollout, str(campaign.claim.controller), campaign.claim.epoch, opened.nonce),
         policy=state.policy,
         summary=opened.summary,
+        targets=opened.targets,
         adoptable=adoptable(campaign) | also_adopt,
         read_node_facts=read_node,
     )

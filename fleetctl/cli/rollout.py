@@ -132,6 +132,51 @@ def resume(rollout: str | None, inventory: str | None, force: bool) -> None:
     raise SystemExit(code)
 
 
+@rollout_group.command()
+@click.argument("rollout", required=False)
+@rollout_options
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+def undo(rollout: str | None, version: str | None, yes: bool, **options: Any) -> None:
+    """Bring the nodes that a rollout changed back to the exact packages they had before it, as a new rollout.
+
+    \b
+    Example:
+      fleetctl rollout undo r-20261130-a7 --limit rack01
+    """
+    from fleetctl.cli.build import open_site
+    from fleetctl.cli.campaign import begin, carry_out, open_journal, replay, with_targets
+    from fleetctl.cli.plan import make_plan, show_plan
+    from fleetctl.cli.rollout_verbs import latest
+    from fleetctl.components import registry
+    from fleetctl.errors import BadInput, SelectionError
+    from fleetctl.model.rollout import State
+
+    if version is not None:
+        raise BadInput("undo goes to the packages in the journal: leave --to out, or use `rollout driver --to`")
+    site = open_site(options["inventory"], policy_flags(options))
+    database = open_journal(site)
+    name = rollout or latest(site, database)
+    past = replay(site, database, name)
+    assert past.opened is not None
+    changed = {node: record.closures for node, record in past.records.items() if record.state is State.DONE}
+    nodes = [node for node in site.nodes(options["limit"], options["exclude"]) if changed.get(node.name)]
+    if not nodes:
+        raise SelectionError(f"rollout {name} changed none of these nodes: nothing to undo")
+    targets = {node.name: changed[node.name] for node in nodes}
+    chosen = tuple(registry.by_name(component) for component in past.opened.components)
+    plan = make_plan(site, chosen, with_targets(nodes, targets), {})
+    show_plan(plan)
+    if not plan.to_change:
+        click.echo("nothing to do")
+        return
+    if not yes:
+        click.confirm("Carry this out?", abort=True, err=True)
+    going = [node for node in nodes if node.name in plan.nodes]
+    with begin(site, chosen, going, {}, f"undo of {name}: {plan.summary}", targets=targets) as campaign:
+        code = carry_out(campaign, going)
+    raise SystemExit(code)
+
+
 def _nodes_of(site: OpenSite, names: Any) -> Any:
     """The rollout's nodes as the inventory declares them now; one that it no longer has is bad input."""
     from fleetctl.errors import InventoryError

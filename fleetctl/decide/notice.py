@@ -23,6 +23,8 @@ from fleetctl.model.rollout import (
 )
 from fleetctl.model.work import Work
 
+_GIVEN_BACK = frozenset({State.DONE, State.SKIPPED, State.DEFERRED, State.ROLLED_BACK})
+
 
 def events_from(state: RolloutState, arrival: Outcome | Polled | Request, now: datetime) -> Iterator[Event]:
     """The events that one arrival amounts to; the caller folds each before it asks for the next."""
@@ -74,7 +76,11 @@ def _final(state: RolloutState, record: NodeRecord, work: Work, read_at: datetim
     if record.entered_at is None or read_at < record.entered_at:
         return
     owner = owner_of(work.reason, state.mark())
-    if record.state is State.DONE:
+    if work.cordoned and owner is Ownership.OURS and record.state in _GIVEN_BACK:
+        # A drain of ours that came late, sent before a crash or by a controller that was stopped: nothing may be
+        # left behind, and only a verify gives back.
+        yield Lifted(now, record.name, "drained by us again")
+    elif record.state is State.DONE:
         if work.cordoned and owner is not Ownership.OURS:
             yield Relapsed(now, record.name, _taken_reason("drained after it was done", work))
         elif work.down:

@@ -289,15 +289,13 @@ def _summary(chosen: tuple[str, ...], transitions: tuple[Transition, ...]) -> st
     parts = []
     for component in chosen:
         own = [transition for transition in transitions if transition.component == component]
-        parts.append(f"{title(component)} {_story(own)}")
+        parts.append(f"{title(component)} {_story(own)}" if own else f"{title(component)}: nothing to change")
     followers = dict.fromkeys(one.component for one in transitions if one.component not in chosen)
     parts += [f"{title(component)} with it" for component in followers]
     return ", ".join(parts)
 
 
 def _story(own: list[Transition]) -> str:
-    if not own:
-        return "as declared"
     text = from_to(own[0].before, own[0].after)
     return f"{text} and {len(own) - 1} more" if len(own) > 1 else text
 

@@ -137,6 +137,9 @@ class RolloutState:
                 self._go(self.records[event.node], State.HELD, event.at, event.reason)
             case words.Lifted():
                 record = self.records[event.node]
+                if record.state in (State.DONE, State.ROLLED_BACK):
+                    # Proven as it is now: what it had before that is no way back any more.
+                    record = replace(record, changed=False, closures={})
                 self._enter(replace(record, lifts=record.lifts + 1), State.PENDING, event.at, event.reason)
             case words.Expired():
                 self._expire(self.records[event.node], event.at)

@@ -202,6 +202,8 @@ class Opened:
     policy: Mapping[str, Json] = field(default_factory=dict)
     overrides: Mapping[str, Json] = field(default_factory=dict)
     """Declared variables overridden for this rollout (--to)."""
+    targets: Mapping[str, Mapping[str, Closure]] = field(default_factory=dict)
+    """By node and component, the closures that an undo goes to; empty for a rollout to what is declared."""
     summary: str = ""
 
 

@@ -19,7 +19,7 @@ from fleetctl.model.fleet import Connection, Node
 from fleetctl.model.mark import Mark
 from fleetctl.model.node_facts import Lease
 from fleetctl.model.policy import RolloutPolicy
-from fleetctl.model.rollout import Closed, Event, Opened, Outcome, Polled, Request, Resumed
+from fleetctl.model.rollout import Closed, Closure, Event, Opened, Outcome, Polled, Request, Resumed
 from fleetctl.twin.component import VERSION, TwinDriver, read_node_facts
 from fleetctl.twin.ports import TwinChanger, TwinNodes, TwinNotifier, TwinScheduler, TwinVerifier
 from fleetctl.twin.virtual_time import VirtualClock, VirtualLoop
@@ -120,6 +120,7 @@ class TwinController:
     rollout: str = "r-twin"
     requests: Sequence[tuple[float, Request]] = ()
     kill_at_s: float | None = None
+    targets: Mapping[str, Mapping[str, Closure]] = field(default_factory=dict)
     state: RolloutState = field(init=False)
 
     def run(self) -> Closed | None:
@@ -187,6 +188,7 @@ class TwinController:
             lease=Lease(self.rollout, self.name, self.state.epoch, "abc123"),
             policy=self.policy,
             summary=f"driver to {self.to}",
+            targets=self.targets,
             adoptable=frozenset(),
             read_node_facts=read_node_facts,
         )

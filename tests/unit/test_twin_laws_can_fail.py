@@ -41,7 +41,7 @@ def test_law_1_undrain_without_verify(monkeypatch: Patch) -> None:
 
 
 def test_law_2_a_drain_of_others_overwritten(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(prepare, "_may_be_taken", lambda *_args: guard.CLEAR)
+    monkeypatch.setattr(prepare, "may_be_taken", lambda *_args: guard.CLEAR)
     world = make_world()
     world.admin_drains("gpu001", "ECC errors")
 

@@ -188,6 +188,32 @@ def test_the_canary_soaks_and_is_verified_again_before_the_rest_goes() -> None:
     assert (admitted[1].at - admitted[0].at).total_seconds() > 3600
 
 
+def test_a_drain_of_ours_that_comes_late_is_verified_away() -> None:
+    world = make_world()
+
+    def late_drain() -> None:
+        node = world.nodes["gpu001"]
+        assert not node.cordoned
+        node.cordoned, node.drain_reason, node.reason_by = True, "fleetctl:r-twin:abc123 late", "fleetctl"
+
+    world.loop.call_at(700, late_drain)
+    verifies = world.laws.verifies
+    controller = roll(world)
+    assert set(states(controller).values()) == {State.DONE}
+    assert not any(node.cordoned for node in world.nodes.values())
+    assert world.laws.verifies > verifies + 6
+
+
+def test_undo_brings_back_the_exact_packages_and_is_verified() -> None:
+    world = make_world()
+    first = roll(world)
+    targets = {name: record.closures for name, record in first.state.records.items()}
+    undo = TwinController(world, TwinJournal(), POLICY, OLD, rollout="r-undo", targets=targets)
+    undo.run()
+    assert set(states(undo).values()) == {State.DONE}
+    assert {node.loaded for node in world.nodes.values()} == {OLD}
+
+
 # --- a crash at any instant loses nothing
 
 

@@ -19,7 +19,7 @@ from fleetctl.flows.acts.view import Rollout, View, outcome, tell
 from fleetctl.model.drift import Disturbance
 from fleetctl.model.mark import Mark
 from fleetctl.model.record import Owed
-from fleetctl.model.rollout import Course, Learnt, Outcome, Result
+from fleetctl.model.rollout import Learnt, Outcome, Result
 
 RESULT_OF = {
     "clear": Result.OK,
@@ -112,7 +112,7 @@ async def preflight(rollout: Rollout, owed: Owed) -> Outcome:
     )
     if not finding.is_clear:
         return outcome(owed, RESULT_OF[finding.kind], finding.reason)
-    if owed.record.course is Course.FORWARD and view.get().closures != owed.record.closures:
+    if not owed.record.changed and view.get().closures != owed.record.closures:
         return outcome(owed, Result.BLOCKED, "its packages were changed by others since it was checked")
     if not view.get().to_change:
         return outcome(owed, Result.OK, "nothing to change", learnt=Learnt(boot_id=facts.boot_id.value))

@@ -43,6 +43,8 @@ class Terms:
     policy: RolloutPolicy
     summary: str
     """What people read behind the mark: "driver 570.195.03 -> 580.95.05"."""
+    targets: Mapping[str, Mapping[str, Closure]]
+    """What an undo installs, exactly; its nodes declare the versions of it. Empty: what is declared."""
     adoptable: frozenset[str]
     """Rollouts that are over: what they left drained may be taken up."""
     read_node_facts: Callable[[RawFacts], NodeFacts]
@@ -167,6 +169,10 @@ class Rollout:
         return {**node.variables, **(closure.variables if closure else {})}
 
     def change(self, record: NodeRecord) -> Change:
+        """What the roles are to do on the node's course."""
+        target = self.terms.targets.get(record.name)
+        if target and record.course is Course.FORWARD:
+            return Change(tuple(component.name for component in self.terms.components), Course.BACK, {}, target)
         return Change(
             components=tuple(component.name for component in self.terms.components),
             course=record.course,
