@@ -136,11 +136,7 @@ class RolloutState:
             case words.Taken():
                 self._go(self.records[event.node], State.HELD, event.at, event.reason)
             case words.Lifted():
-                record = self.records[event.node]
-                if record.state in (State.DONE, State.ROLLED_BACK):
-                    # Proven as it is now: what it had before that is no way back any more.
-                    record = replace(record, changed=False, closures={})
-                self._enter(replace(record, lifts=record.lifts + 1), State.PENDING, event.at, event.reason)
+                self._lift(self.records[event.node], event)
             case words.Expired():
                 self._expire(self.records[event.node], event.at)
             case words.Relapsed():
@@ -168,6 +164,12 @@ class RolloutState:
             lost = 1 if record.intent else 0
             self._store(replace(record, intent=None, not_before=None, attempts=record.attempts + lost))
             self._give_back(name, event.at)
+
+    def _lift(self, record: NodeRecord, event: words.Lifted) -> None:
+        if record.state in (State.DONE, State.ROLLED_BACK):
+            # Proven as it is now: what it had before that is no way back any more.
+            record = replace(record, changed=False, closures={})
+        self._enter(replace(record, lifts=record.lifts + 1), State.PENDING, event.at, event.reason)
 
     def _intend(self, event: words.Intended) -> None:
         intent = event.intent
