@@ -31,18 +31,21 @@ def driver_image(engine: Engine, lab: Lab, say: Callable[[str], None]) -> str:
 
 def _install_script(source: str, kernel: str) -> str:
     where = "/etc/apt/sources.list.d/build.sources"
+    pin = "/etc/apt/preferences.d/build.pref"
     install = "apt-get -qq install --yes --no-install-recommends"
     return "\n".join(
         (
             f"cat > {where} <<'SOURCE'\n{source}SOURCE",
             "apt-get -qq update",
             f"{install} lab-gpu-hardware linux-image-{kernel} linux-headers-{kernel} dkms",
+            # Some dependencies only say ">=": without a pin they come from the newest branch on offer.
+            f"printf 'Package: *nvidia*\\nPin: version {DRIVER_VERSION}-*\\nPin-Priority: 1001\\n' > {pin}",
             f"{install} {_DRIVER}",
             # The closure is held as an admin would leave it: whatever carries the driver's version.
             "dpkg-query --show > /tmp/packages",
             f"awk '$2 ~ /{DRIVER_VERSION}/ {{print $1}}' /tmp/packages > /tmp/held",
             "xargs --no-run-if-empty apt-mark hold < /tmp/held",
             "rm /tmp/packages /tmp/held",
-            f"rm {where}",
+            f"rm {where} {pin}",
         )
     )

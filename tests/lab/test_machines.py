@@ -32,7 +32,11 @@ def test_a_new_lab_is_a_healthy_fleet(running_lab: RunningLab) -> None:
             "active",
         ]
         assert running_lab.say(node, "systemctl is-system-running") == "running"
-        assert "nvidia-fabricmanager-570" in running_lab.say(node, "apt-mark showhold").split()
+        packages = running_lab.say(node, "dpkg-query --show '*nvidia*' | awk '$2 {print $1, $2}'").splitlines()
+        assert len(packages) > 10
+        assert {line.split()[1].rpartition("-")[0] for line in packages} == {"570.195.03"}, packages
+        held = running_lab.say(node, "apt-mark showhold").split()
+        assert {line.split()[0].partition(":")[0] for line in packages} <= set(held)
         running_lab.say(node, "sudo apt-get update --error-on=any")
     assert running_lab.say("head-1", "systemctl is-system-running") == "running"
 
