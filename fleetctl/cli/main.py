@@ -81,7 +81,7 @@ class Fleetctl(click.Group):
         sys.exit(code if isinstance(code, int) else 0)
 
 
-@click.group(cls=Fleetctl, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("fleetctl", cls=Fleetctl, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="fleetctl", prog_name="fleetctl", message="%(prog)s %(version)s")
 @click.pass_context
 def main(ctx: click.Context) -> None:

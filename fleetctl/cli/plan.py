@@ -51,30 +51,43 @@ def plan(components: str, version: str | None, as_json: bool, **options: Any) ->
     chosen = find_components([components])
     site = open_site(options["inventory"], policy_flags(options))
     overrides = site.override(chosen[0], version) if version else {}
-    made = make_plan(site, chosen, site.nodes(options["limit"], options["exclude"]), overrides)
+    nodes = site.nodes(options["limit"], options["exclude"])
+    made = make_plan(site, chosen, nodes, overrides, to_change=False)
     show_plan(made, as_json=as_json)
 
 
 def make_plan(
-    site: OpenSite, components: Sequence[Component], nodes: Sequence[Node], overrides: Mapping[str, Json]
+    site: OpenSite,
+    components: Sequence[Component],
+    nodes: Sequence[Node],
+    overrides: Mapping[str, Json],
+    *,
+    to_change: bool = True,
 ) -> Plan:
-    """Look at the nodes and the scheduler, and decide; nothing is touched. SchedulerError: we can't see all jobs."""
+    """Look at the nodes and the scheduler, and decide; nothing is touched.
+
+    SchedulerError: our identity can't see all jobs, or, `to_change`, may not drain nodes.
+    """
     from fleetctl.decide.plan import make_plan as decide
 
-    survey = run(_survey(site, components, nodes, overrides))
+    survey = run(_survey(site, components, nodes, overrides, to_change))
     adoptable, typical = _past(site)
     return decide(survey, site.inventory.fleet, site.site.policy, named_of(components), overrides, adoptable, typical)
 
 
 async def _survey(
-    site: OpenSite, components: Sequence[Component], chosen: Sequence[Node], overrides: Mapping[str, Json]
+    site: OpenSite,
+    components: Sequence[Component],
+    chosen: Sequence[Node],
+    overrides: Mapping[str, Json],
+    to_change: bool,
 ) -> Survey:
     from datetime import UTC, datetime
 
     from fleetctl.flows.observe import observe
 
     scheduler = site.scheduler()
-    await scheduler.check_access(to_change=False)
+    await scheduler.check_access(to_change=to_change)
     return await observe(
         make_lookout(site_nodes(), components, overrides),
         chosen,
