@@ -451,7 +451,7 @@ def test_the_role_takes_the_same_packages_for_the_drivers(family: str, file: str
     differing = [
         name for name in names.split() if bool(role.fullmatch(name)) != bool(driver_set(family, "nvidia").match(name))
     ]
-    assert differing == ([] if family == "debian" else ["nvidia-driver-assistant"])
+    assert differing == []
 
 
 def test_the_role_takes_the_same_packages_for_fabric_managers() -> None:
