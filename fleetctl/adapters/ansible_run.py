@@ -207,7 +207,7 @@ def _write_targets(directory: Path, nodes: tuple[Node, ...]) -> Path:
         if target.user:
             variables |= {"ansible_user": target.user, "ansible_ssh_user": target.user}
         if target.identity_file:
-            key = str(Path(target.identity_file).expanduser())
+            key = os.path.expanduser(target.identity_file)
             variables |= {"ansible_private_key_file": key, "ansible_ssh_private_key_file": key}
         _write(targets / "host_vars" / f"{node.name}.json", json.dumps(variables))
     return targets

@@ -5,6 +5,7 @@ What a target leaves open comes from ~/.ssh/config and the agent, with ssh's own
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ def read_route(target: Connection) -> Route:
     hops = target.proxy_jump or (options.tunnel if isinstance(options.tunnel, str) else "")
     if hops.lower() == "none" or target.host in (read_hop(hop, "").host for hop in hops.split(",")):
         hops = ""  # as ssh does: no jump host stands before itself ("Host *" with ProxyJump)
-    return Route(tuple(str(Path(path).expanduser()) for path in (*known_hosts, _SYSTEM_KNOWN_HOSTS)), hops)
+    return Route(tuple(os.path.expanduser(path) for path in (*known_hosts, _SYSTEM_KNOWN_HOSTS)), hops)
 
 
 def login_to(target: Connection) -> dict[str, Any]:
@@ -51,7 +52,7 @@ def login_to(target: Connection) -> dict[str, Any]:
         login["username"] = target.user
     if target.identity_file:
         # The agent is asked for this one identity alone: a full agent uses up the server's MaxAuthTries.
-        identity = Path(target.identity_file).expanduser()
+        identity = Path(os.path.expanduser(target.identity_file))
         public = identity.with_name(identity.name + ".pub")
         login["client_keys"] = [str(identity)]
         if public.is_file():
@@ -114,7 +115,7 @@ def _word(text: str) -> str:
 
 
 def _path(text: str) -> str:
-    path = str(Path(text).expanduser())
+    path = os.path.expanduser(text)
     if not path.isprintable() or '"' in path or "\\" in path:
         raise BadInput(f"{text!r} can't be a path for ssh; mend it in the inventory")
     return '"' + path.replace("%", "%%") + '"'

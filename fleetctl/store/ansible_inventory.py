@@ -124,7 +124,7 @@ def connection_defaults(environ: Mapping[str, str]) -> dict[str, str]:
             found[variable] = value
             if key == "private_key_file" and name not in environ and path:
                 # A path in ansible.cfg is meant from where that file is.
-                found[variable] = str(path.parent.absolute() / Path(value).expanduser())
+                found[variable] = str(path.parent.absolute() / os.path.expanduser(value))
     return found
 
 

@@ -77,7 +77,7 @@ def time_from_text(text: str) -> datetime:
     at = datetime.fromisoformat(text)
     if at.tzinfo is None:
         raise ValueError(f"{text} has no time zone")
-    return at.astimezone(UTC)
+    return at
 
 
 @cache

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 
 from fleetctl.model.fleet import Connection, HostVars, Json
 
@@ -90,7 +90,7 @@ def _number(text: str, name: str) -> int:
 
 
 def _path(path: str | None) -> str | None:
-    return str(Path(path).expanduser()) if path else None
+    return os.path.expanduser(path) if path else None
 
 
 def _words(variables: HostVars, variable: str) -> Iterator[tuple[str, str, str]]:

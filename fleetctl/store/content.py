@@ -56,7 +56,7 @@ def ansible_config(environ: Mapping[str, str] = os.environ, cwd: Path | None = N
     a world-writable working directory is not trusted.
     """
     if named := environ.get("ANSIBLE_CONFIG"):
-        path = Path(named).expanduser()
+        path = Path(os.path.expanduser(named))
         return path / "ansible.cfg" if path.is_dir() else path
     here = cwd or Path.cwd()
     candidates = [Path("~/.ansible.cfg").expanduser(), Path("/etc/ansible/ansible.cfg"), find_content().ansible_cfg]

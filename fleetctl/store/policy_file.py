@@ -218,7 +218,7 @@ def site_of(file: YamlFile, flags: Mapping[str, Any], environ: Mapping[str, str]
         policy=_policy(read),
         nodes=read.nodes,
         names=dict(read.names.items()),
-        roles_path=tuple(Path(os.path.normpath(directory / Path(path).expanduser())) for path in read.roles_path),
+        roles_path=tuple(Path(os.path.normpath(directory / os.path.expanduser(path))) for path in read.roles_path),
         state_url=read.state_url,
         state_group=read.state_group,
         inventory_max_age_s=read.inventory_max_age_s,

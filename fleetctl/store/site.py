@@ -33,7 +33,7 @@ def find_site(named: str | None = None, environ: Mapping[str, str] = os.environ,
 
 
 def _named_site(name: str, here: Path) -> Path:
-    path = here / Path(name).expanduser()
+    path = here / os.path.expanduser(name)
     if path.name == "fleet.yml" and path.is_file():
         path = path.parent
     candidates = [path] if "/" in name else [path, here / "inventory" / name]

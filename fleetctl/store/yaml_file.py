@@ -61,8 +61,9 @@ def parse_yaml(text: str, path: Path, error: type[BadInput]) -> YamlFile:
     finally:
         if loader is not None:
             loader.dispose()
-    if unnamed := next((key for key in values if not isinstance(key, str)), None):
-        raise error(f"{path} has the key {unnamed!r}, which is not a word: quote it, or remove it")
+    unnamed = [key for key in values if not isinstance(key, str)]
+    if unnamed:
+        raise error(f"{path} has the key {unnamed[0]!r}, which is not a word: quote it, or remove it")
     return YamlFile(path, values, lines)
 
 
