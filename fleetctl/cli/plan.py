@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -71,8 +72,14 @@ def make_plan(
     from fleetctl.decide.plan import make_plan as decide
 
     survey = run(_survey(site, components, nodes, overrides, to_change))
-    adoptable, typical = _past(site)
-    return decide(survey, site.inventory.fleet, site.site.policy, named_of(components), overrides, adoptable, typical)
+    past = _past(site)
+    made = decide(
+        survey, site.inventory.fleet, site.site.policy, named_of(components), overrides, past.over, past.typical
+    )
+    if past.running:
+        note = f"rollout {past.running} runs now: another one is refused until it is over"
+        made = replace(made, notes=(note, *made.notes))
+    return made
 
 
 async def _survey(
@@ -98,8 +105,16 @@ async def _survey(
     )
 
 
-def _past(site: OpenSite) -> tuple[frozenset[str], Typical]:
-    """Rollouts that are over, and the times that the last of them measured."""
+@dataclass(frozen=True, slots=True)
+class _Past:
+    """What the journal tells: rollouts that are over, the one that runs, and the times that the last ones measured."""
+
+    over: frozenset[str]
+    running: str
+    typical: Typical
+
+
+def _past(site: OpenSite) -> _Past:
     from datetime import UTC, datetime
     from itertools import chain
 
@@ -109,9 +124,11 @@ def _past(site: OpenSite) -> tuple[frozenset[str], Typical]:
     from fleetctl.store.journal import read_events
 
     database = open_journal(site)
-    over = [e.rollout for e in list_rollouts(database, site.site.name, datetime.now(UTC)) if e.status in EXIT]
+    entries = list_rollouts(database, site.site.name, datetime.now(UTC))
+    over = [entry.rollout for entry in entries if entry.status in EXIT]
+    running = next((entry.rollout for entry in entries if entry.status == "running"), "")
     events = chain.from_iterable(read_events(database, rollout) for rollout in over[-_MEASURED_ROLLOUTS:])
-    return frozenset(over), measure(events)
+    return _Past(frozenset(over), running, measure(events))
 
 
 def show_plan(plan: Plan, *, as_json: bool = False) -> None:
