@@ -144,7 +144,7 @@ def _set_up_sqlite(connection: Any, _record: Any) -> None:
     mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
     if mode != "wal":
         raise StoreError(f"the journal's file can't be in WAL mode (it is in {mode}): end what else has it open")
-    # Not left to the build: SQLITE_DEFAULT_WAL_SYNCHRONOUS may make it NORMAL, which loses the last events with the power.
+    # Not left to the build: with NORMAL (SQLITE_DEFAULT_WAL_SYNCHRONOUS) a power cut takes the last events.
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("PRAGMA foreign_keys=ON")
 

@@ -158,6 +158,13 @@ def test_events_of_another_rollout_can_not_be_moved_here(database: Database, tmp
     assert verify(database, "r-20261130-b8").broken_at is None
 
 
+def test_a_whole_journal_under_another_name_is_not_that_rollouts(database: Database, tmp_path: Path) -> None:
+    begun(database, events=[intended(1)])
+    for table, column in (("events", "rollout"), ("rollouts", "name")):
+        tamper(tmp_path, f"UPDATE {table} SET {column} = 'r-20261130-zz'")
+    assert verify(database, "r-20261130-zz").broken_at == 1
+
+
 def test_an_event_of_a_newer_program_is_refused_naming_both_versions(database: Database, tmp_path: Path) -> None:
     from fleetctl.store.journal import _link
 

@@ -123,7 +123,10 @@ def test_the_start_time_is_read_though_the_command_holds_brackets_and_blanks(tmp
     with subprocess.Popen([program, "60"]) as child:
         try:
             _until(lambda: _state(child.pid) == "S")
-            assert look_at(_controller_of(child.pid)) == "running"
+            controller = _controller_of(child.pid)
+            assert look_at(controller) == "running"
+            age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - controller.started_ticks / os.sysconf("SC_CLK_TCK")
+            assert 0 <= age_s + 0.02 < 15
         finally:
             child.kill()
 

@@ -85,6 +85,17 @@ def test_a_link_in_the_place_of_the_log_is_not_followed(tmp_path: Path) -> None:
     assert (tmp_path / "elsewhere").read_text() == "precious\n"
 
 
+def test_a_link_that_takes_the_logs_place_later_is_not_followed(tmp_path: Path) -> None:
+    log = RolloutLog(log_path(tmp_path, ROLLOUT), lambda: 1)
+    log([opened()])
+    (tmp_path / "elsewhere").write_text("precious\n")
+    log.path.unlink()
+    log.path.symlink_to(tmp_path / "elsewhere")
+    log.note("hello")
+    assert log.problem
+    assert (tmp_path / "elsewhere").read_text() == "precious\n"
+
+
 def test_half_a_line_of_a_killed_controller_does_not_spoil_the_next(tmp_path: Path) -> None:
     path = log_path(tmp_path, ROLLOUT)
     RolloutLog(path, lambda: 1)([opened()])
