@@ -19,6 +19,7 @@ import click
 from fleetctl.adapters.quiet import end_orphan, orphans
 from fleetctl.components import registry
 from fleetctl.decide.state import RolloutState
+from fleetctl.errors import JournalDamaged
 from fleetctl.flows.acts.view import Rollout, Terms
 from fleetctl.flows.live import LiveInbox, LoopThread, WallClock, conduct
 from fleetctl.model.fleet import Json, Node
@@ -26,15 +27,16 @@ from fleetctl.model.mark import Mark
 from fleetctl.model.names import fold
 from fleetctl.model.node_facts import Lease
 from fleetctl.model.rollout import Closed, Closure, Event, Opened, Request, Resumed
+from fleetctl.model.secret import secrets_in
 from fleetctl.parse.node import read_node
 from fleetctl.report.progress import LiveProgress, PlainProgress
 from fleetctl.report.rollout import summary
 from fleetctl.store.database import Database, default_url, open_database
 from fleetctl.store.history import list_rollouts
-from fleetctl.store.journal import Journal, read_events
+from fleetctl.store.journal import Journal, read_events, verify
 from fleetctl.store.liveness import user_name
 from fleetctl.store.lock import HEARTBEAT_S, Claim, acquire, heartbeat, release
-from fleetctl.store.log import RolloutLog, log_path
+from fleetctl.store.log import RolloutLog, log_path, logged
 from fleetctl.store.open_rollout import new_name, new_nonce
 from fleetctl.store.policy_record import policy_from_json, policy_to_json
 from fleetctl.store.requests import Requests
@@ -126,7 +128,7 @@ def begin(
 def take_up(site: OpenSite, rollout: str, *, force: bool = False) -> Iterator[Campaign]:
     """A rollout that was left or killed: replayed, its lock ours, what its controller left running has ended."""
     database, now = open_journal(site), datetime.now(UTC)
-    replay(site, database, rollout)  # a journal that can't be read is said before the lock changes hands
+    require_whole(site, database, rollout)  # said before the lock changes hands
     claim = acquire(database, site.site.name, rollout, now, force=force)
     try:
         await_orphans(site)
@@ -135,6 +137,16 @@ def take_up(site: OpenSite, rollout: str, *, force: bool = False) -> Iterator[Ca
         yield Campaign(site, database, claim, state, journal)
     finally:
         release(database, claim)
+
+
+def require_whole(site: OpenSite, database: Database, rollout: str) -> None:
+    """JournalDamaged unless the rollout's journal is whole, and no older copy than its log knows of."""
+    chain = verify(database, rollout, logged(log_path(site.state_directory, rollout)))
+    if chain.broken_at is not None:
+        raise JournalDamaged(
+            f"the journal of {rollout} can't be trusted from event {chain.broken_at} on: {chain.reason}. Restore it; "
+            f"`fleetctl status` finds our nodes without it, `fleetctl take-over` adopts them"
+        )
 
 
 def _write(state: RolloutState, journal: Journal, events: Sequence[Event]) -> None:
@@ -189,7 +201,12 @@ def carry_out(campaign: Campaign, nodes: Sequence[Node], also_adopt: frozenset[s
     )
     clock = WallClock()
     inbox = LiveInbox(clock)
-    log = RolloutLog(log_path(campaign.site.state_directory, state.name), lambda: campaign.journal.length)
+    log = RolloutLog(
+        log_path(campaign.site.state_directory, state.name),
+        lambda: campaign.journal.length,
+        secrets_in({node.name: dict(node.variables) for node in nodes}),
+        is_shared=campaign.site.site.state_group is not None,
+    )
     progress = LiveProgress(state, clock.now) if sys.stderr.isatty() else PlainProgress(state)
 
     def listener(events: Sequence[Event]) -> None:
