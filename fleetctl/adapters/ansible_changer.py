@@ -11,11 +11,12 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from fleetctl.adapters.ansible_events import NodeStory, RunStory
-from fleetctl.adapters.ansible_log import NodeLog, line_of, scrub, secrets_in
+from fleetctl.adapters.ansible_log import NodeLog, line_of
 from fleetctl.adapters.ansible_run import AnsibleSettings, RunOrder, run_playbook
 from fleetctl.adapters.nodes import LEASE_PROGRAM
 from fleetctl.model.fleet import Json, Node
 from fleetctl.model.node_facts import Lease
+from fleetctl.model.secret import scrub, secrets_in
 from fleetctl.ports import Applied, Change
 
 WINDOW_S = 0.5

@@ -3,54 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fleetctl.model.fleet import HostVars
+from fleetctl.model.secret import scrub
 
 LOG_LIMIT_BYTES = 256 << 10
 _OUTPUT_LINES = 12
-
-_SECRET_NAME = re.compile(r"(^|_)pass(word|wd|phrase|_|$)|secret|token|credential|api_?key|private_key$", re.IGNORECASE)
-_SECRET_TEXT = (
-    re.compile(r"(?i)((?:pass(?:word|wd|phrase)?|secret|token|api_?key)[\"']?\s*[=:]\s*[\"']?)[^\s\"',]+"),
-    re.compile(r"(?i)(authorization:\s*\w+\s+)\S+"),
-    re.compile(r"(\w+://[^/\s:@]*:)[^/\s@]+(?=@)"),
-)
-HIDDEN = "********"
-
-
-def is_secret_name(name: str) -> bool:
-    return bool(_SECRET_NAME.search(name))
-
-
-def secrets_in(variables: HostVars) -> frozenset[str]:
-    """Values of variables whose names say that they are secret; looked for in everything that is kept."""
-    found: set[str] = set()
-
-    def search(name: str, value: Any) -> None:
-        if isinstance(value, Mapping):
-            for key, inner in value.items():
-                search(f"{name}.{key}" if _SECRET_NAME.search(name) else str(key), inner)
-        elif isinstance(value, list):
-            for inner in value:
-                search(name, inner)
-        elif isinstance(value, str) and len(value) >= 4 and _SECRET_NAME.search(name):
-            found.add(value)
-
-    search("", variables)
-    return frozenset(found)
-
-
-def scrub(text: str, secrets: frozenset[str]) -> str:
-    for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, HIDDEN)
-    for pattern in _SECRET_TEXT:
-        text = pattern.sub(rf"\g<1>{HIDDEN}", text)
-    return text
 
 
 def line_of(event: Mapping[str, Any]) -> str:
@@ -76,7 +37,7 @@ def line_of(event: Mapping[str, Any]) -> str:
 class NodeLog:
     """Appends to <state>/logs/<rollout>/<node>.log, mode 0600; the older half goes when it grows past its limit."""
 
-    def __init__(self, state_directory: Path, rollout: str, node: str, secrets: frozenset[str]) -> None:
+    def __init__(self, state_directory: Path, rollout: str, node: str, secrets: Sequence[str]) -> None:
         self._secrets = secrets
         self.path = log_path(state_directory, rollout, node)
 

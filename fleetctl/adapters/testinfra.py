@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import fleetctl
-from fleetctl.adapters.ansible_log import is_secret_name, scrub, secrets_in
 from fleetctl.adapters.ansible_reason import one_line
 from fleetctl.adapters.quiet import end_everything_of
 from fleetctl.adapters.ssh import Completed, Ssh
 from fleetctl.adapters.ssh_target import ssh_config
 from fleetctl.model.fleet import Json, Node
+from fleetctl.model.secret import is_secret_name, scrub, secrets_in
 from fleetctl.ports import Verdict
 
 WINDOW_S = 0.5
