@@ -11,6 +11,7 @@ import click
 if TYPE_CHECKING:
     from datetime import tzinfo
 
+    from fleetctl.cli.build import OpenSite
     from fleetctl.flows.observe import Lookout, Progress
     from fleetctl.model.fleet import Json
     from fleetctl.ports import Component, Nodes
@@ -23,6 +24,19 @@ inventory_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 limit_option = click.option("--limit", metavar="PATTERN", help="Only these: gpu[001-016], groups, Ansible patterns.")
 exclude_option = click.option("--exclude", metavar="PATTERN", help="Not these nodes.")
+
+
+def override(site: OpenSite, components: str, version: str | None) -> Mapping[str, Json]:
+    """`--to VERSION` as declared variables of the one component that it can be meant for; BadInput for several."""
+    from fleetctl.components import registry
+    from fleetctl.errors import BadInput
+
+    if version is None:
+        return {}
+    named = [word.strip() for word in components.split(",") if word.strip()]
+    if len(named) != 1:
+        raise BadInput(f"--to {version} names one version, and {components} several components: roll out one at a time")
+    return site.override(registry.by_name(named[0]), version)
 
 
 def find_components(named: Sequence[str]) -> tuple[Component, ...]:

@@ -106,7 +106,7 @@ def take_over(nodes: str, inventory: str | None, yes: bool, force: bool) -> None
     """
     from fleetctl.cli.build import open_site
     from fleetctl.cli.campaign import begin, carry_out
-    from fleetctl.cli.rollout import chosen_components
+    from fleetctl.cli.common import find_components
     from fleetctl.errors import Refused, SelectionError
 
     site = open_site(inventory)
@@ -123,7 +123,7 @@ def take_over(nodes: str, inventory: str | None, yes: bool, force: bool) -> None
         click.echo(f"rollout {rollout}: {owner or 'not in this journal; its controller may live elsewhere'}", err=True)
     if not yes:
         click.confirm(f"Take over {len(chosen)} node(s)?", abort=True, err=True)
-    components = chosen_components("driver")
+    components = find_components(["driver"])
     with begin(site, components, chosen, {}, f"take-over of {', '.join(sorted(rollouts))}", force=force) as campaign:
         _raise_leases(chosen)
         code = carry_out(campaign, chosen, also_adopt=rollouts)

@@ -15,6 +15,7 @@ from fleetctl.cli.common import (
     local_zone,
     make_lookout,
     named_of,
+    override,
     run,
     show_progress,
     site_nodes,
@@ -51,7 +52,7 @@ def plan(components: str, version: str | None, as_json: bool, **options: Any) ->
 
     chosen = find_components([components])
     site = open_site(options["inventory"], policy_flags(options))
-    overrides = site.override(chosen[0], version) if version else {}
+    overrides = override(site, components, version)
     nodes = site.nodes(options["limit"], options["exclude"])
     made = make_plan(site, chosen, nodes, overrides, to_change=False)
     show_plan(made, as_json=as_json)

@@ -11,7 +11,6 @@ from fleetctl.cli.rollout_verbs import VERBS
 
 if TYPE_CHECKING:
     from fleetctl.cli.build import OpenSite
-    from fleetctl.ports import Component
 
 
 class RolloutGroup(click.Group):
@@ -60,14 +59,6 @@ def policy_flags(options: dict[str, Any]) -> dict[str, Any]:
     return {name: options[name] for name in names if options.get(name) is not None}
 
 
-def chosen_components(names: str) -> tuple[Component, ...]:
-    """`driver,ofed` with everything that moves with them."""
-    from fleetctl.components import registry
-
-    wanted = tuple(name.strip() for name in names.split(",") if name.strip())
-    return tuple(registry.by_name(name) for name in registry.with_followers(wanted))
-
-
 @rollout_group.command("start", hidden=True)
 @click.argument("components")
 @rollout_options
@@ -82,11 +73,12 @@ def start(components: str, version: str | None, yes: bool, force: bool, **option
     """
     from fleetctl.cli.build import open_site
     from fleetctl.cli.campaign import begin, carry_out
+    from fleetctl.cli.common import find_components, override
     from fleetctl.cli.plan import make_plan, show_plan
 
     site = open_site(options["inventory"], policy_flags(options))
-    chosen = chosen_components(components)
-    overrides = site.override(chosen[0], version) if version else {}
+    chosen = find_components([components])
+    overrides = override(site, components, version)
     nodes = site.nodes(options["limit"], options["exclude"])
     plan = make_plan(site, chosen, nodes, overrides)
     show_plan(plan)

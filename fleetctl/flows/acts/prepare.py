@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fleetctl.decide.candidates import tell
 from fleetctl.decide.guard import (
+    CLEAR,
     first_obstacle,
     has_clean_packages,
     holds_lease,
@@ -15,7 +17,7 @@ from fleetctl.decide.guard import (
     left_behind,
     may_be_taken,
 )
-from fleetctl.flows.acts.view import Rollout, View, outcome, tell
+from fleetctl.flows.acts.view import Rollout, View, outcome
 from fleetctl.model.drift import Disturbance
 from fleetctl.model.mark import Mark
 from fleetctl.model.record import Owed
@@ -43,6 +45,7 @@ async def check(rollout: Rollout, owed: Owed) -> Outcome:
         holds_lease(seen.facts, rollout.terms.lease),
         is_same_machine(seen.facts, owed.record.identity),
         may_be_taken(work.get(), rollout.terms.mark, rollout.terms.adoptable),
+        CLEAR if owed.record.changed else has_clean_packages(seen.facts),
     )
     if not finding.is_clear:
         return outcome(owed, RESULT_OF[finding.kind], finding.reason)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fleetctl.decide.candidates import tell
 from fleetctl.decide.guard import (
     Finding,
     first_obstacle,
@@ -14,7 +15,7 @@ from fleetctl.decide.guard import (
     is_same_machine,
 )
 from fleetctl.flows.acts.prepare import RESULT_OF
-from fleetctl.flows.acts.view import Rollout, View, outcome, tell
+from fleetctl.flows.acts.view import Rollout, View, outcome
 from fleetctl.model.mark import Ownership, owner_of
 from fleetctl.model.record import Owed
 from fleetctl.model.rollout import Course, Learnt, Outcome, Result

@@ -203,11 +203,6 @@ class Rollout:
         await self.world.notifier.notify(hook, environment)
 
 
-def tell(drift: Drift) -> str:
-    """A drift in one line."""
-    return f"{drift.component} {drift.truth} is {drift.observed}, declared {drift.declared}"
-
-
 def outcome(
     owed: Owed, result: Result, reason: str = "", *, signature: str = "", learnt: Learnt | None = None
 ) -> Outcome:
