@@ -71,7 +71,7 @@ async def _judge(rollout: Rollout, owed: Owed, seen: View, *, is_ours_already: b
         return outcome(owed, Result.OK, "already as declared", learnt=known)
     node = rollout.node(owed)
     names = [component.name for component in rollout.terms.components]
-    verdict = await rollout.world.verifier.verify(node, names, rollout.expected(node, owed.record), passive=True)
+    verdict = await rollout.world.verifier.verify(node, names, rollout.variables(node, owed.record), passive=True)
     if verdict.is_pass:
         return outcome(owed, Result.CURRENT, learnt=seen.learnt)
     if verdict.unknown:

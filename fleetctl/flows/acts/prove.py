@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from fleetctl.decide.candidates import tell
@@ -54,7 +55,7 @@ async def verify_unchanged(rollout: Rollout, owed: Owed) -> Outcome:
 async def _prove(rollout: Rollout, owed: Owed, *, passive: bool) -> Outcome:
     node, record = rollout.node(owed), owed.record
     names = [component.name for component in rollout.terms.components]
-    verdict = await rollout.world.verifier.verify(node, names, rollout.expected(node, record), passive=passive)
+    verdict = await rollout.world.verifier.verify(node, names, rollout.variables(node, record), passive=passive)
     if not verdict.is_pass:
         return _failed(owed, verdict)
     view = await rollout.view(node, record)
@@ -71,7 +72,13 @@ def _failed(owed: Owed, verdict: Verdict) -> Outcome:
     if all(failure.startswith(HARDWARE) for failure in verdict.failures):
         return outcome(owed, Result.HARDWARE, "; ".join(text.removeprefix(HARDWARE) for text in verdict.failures))
     software = [failure for failure in verdict.failures if not failure.startswith(HARDWARE)]
-    return outcome(owed, Result.FAILED, "; ".join(verdict.failures), signature=software[0].split(":", 1)[0])
+    return outcome(owed, Result.FAILED, _first_of(software, verdict), signature=software[0].split(":", 1)[0])
+
+
+def _first_of(failures: Sequence[str], verdict: Verdict) -> str:
+    """One failed check, and how many more there are: a reason has one line, `fleetctl verify` tells the rest."""
+    more = len(verdict.failures) - 1
+    return failures[0] + (f" (and {more} more failed: fleetctl verify tells them)" if more else "")
 
 
 def _judge(rollout: Rollout, owed: Owed, view: View, verdict: Verdict) -> Outcome:

@@ -149,9 +149,9 @@ class Rollout:
         return work, view
 
     def _view(self, node: Node, record: NodeRecord, raw: RawFacts) -> View:
-        declared = {}
+        declared, variables = {}, self.variables(node, record)
         for component in self.terms.components:
-            value = component.declared(self.variables(node, record, component.name))
+            value = component.declared(variables)
             if value is not None:
                 declared[component.name] = value
         return View(
@@ -161,12 +161,12 @@ class Rollout:
             components=self.terms.components,
         )
 
-    def variables(self, node: Node, record: NodeRecord, component: str) -> dict[str, Json]:
-        """What is declared for the node on its course: the new versions, or the recorded ones."""
+    def variables(self, node: Node, record: NodeRecord) -> dict[str, Json]:
+        """What is declared for the node on its course: the new versions, or the recorded ones of every component."""
         if record.course is Course.FORWARD:
             return {**node.variables, **self.terms.overrides}
-        closure = record.closures.get(component)
-        return {**node.variables, **(closure.variables if closure else {})}
+        recorded = [record.closures[c.name].variables for c in self.terms.components if c.name in record.closures]
+        return {**node.variables, **{name: value for variables in recorded for name, value in variables.items()}}
 
     def change(self, record: NodeRecord) -> Change:
         """What the roles are to do on the node's course."""
@@ -179,13 +179,6 @@ class Rollout:
             variables=self.terms.overrides if record.course is Course.FORWARD else {},
             closures=record.closures,
         )
-
-    def expected(self, node: Node, record: NodeRecord) -> dict[str, Json]:
-        """Variables that the verify files are given for this node."""
-        merged: dict[str, Json] = {}
-        for component in self.terms.components:
-            merged |= self.variables(node, record, component.name)
-        return merged
 
     async def hold_lease(self, node: Node, facts: NodeFacts) -> Answer:
         """Make sure that the node's lease is ours in this epoch; a controller that took over raises it here."""
