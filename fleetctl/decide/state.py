@@ -126,7 +126,8 @@ class RolloutState:
                 self._resume(event)
             case words.Admitted():
                 record = self.records[event.node]
-                self._enter(replace(record, wave=event.wave, course=Course.FORWARD), State.CHECKING, event.at)
+                fresh = replace(record, wave=event.wave, course=Course.FORWARD, turned_by="")
+                self._enter(fresh, State.CHECKING, event.at)
             case words.Intended():
                 self._intend(event)
             case words.Concluded():
@@ -238,7 +239,7 @@ class RolloutState:
                 self._enter(replace(record, next_act=Act.POWER_CYCLE), State.RESTARTING, at, reason)
                 return
             case Turn.CONCLUDE:
-                self._enter(replace(record, marked=False), record.conclusion, at, record.reason)
+                self._enter(replace(record, marked=False), record.conclusion, at, record.turned_by or record.reason)
                 return
             case Turn.BY_DISTURBANCE:
                 undisturbed = record.disturbance is Disturbance.NONE and not record.marked
@@ -263,7 +264,7 @@ class RolloutState:
         if state is State.QUARANTINED:
             record = self._fail(record, signature, at)
         if state is State.RETURNING:
-            record = replace(record, course=Course.UNCHANGED)
+            record = replace(record, course=Course.UNCHANGED, turned_by=reason)
         self._enter(record, state, at, reason)
 
     def _turn_back(self, record: NodeRecord, turn: Turn, at: datetime, reason: str) -> None:
@@ -275,9 +276,9 @@ class RolloutState:
             and bool(record.closures)
         )
         if may_go_back:
-            self._enter(replace(record, course=Course.BACK), State.APPLYING, at, reason)
+            self._enter(replace(record, course=Course.BACK, turned_by=reason), State.APPLYING, at, reason)
         else:
-            why = f"{reason} (on the way back)" if record.course is Course.BACK else reason
+            why = f"{record.turned_by}; on the way back: {reason}" if record.course is Course.BACK else reason
             self._enter(record, State.QUARANTINED, at, why)
 
     def _fail(self, record: NodeRecord, signature: str, at: datetime) -> NodeRecord:
@@ -331,7 +332,8 @@ class RolloutState:
         ):
             return
         if record.marked:
-            self._enter(replace(record, course=Course.UNCHANGED), State.RETURNING, at, self.stopping)
+            home = replace(record, course=Course.UNCHANGED, turned_by=self.stopping)
+            self._enter(home, State.RETURNING, at, self.stopping)
         else:
             self._enter(record, State.PENDING, at, self.stopping)
 

@@ -45,6 +45,8 @@ class NodeRecord:
     boot_id: str = ""
     closures: Mapping[str, Closure] = field(default_factory=dict)
     reason: str = ""
+    turned_by: str = ""
+    """Why it goes back, or home unchanged: what people want to know of it in the end."""
     lifts: int = 0
 
     @property
