@@ -12,6 +12,8 @@ from fleetctl.cli.rollout_verbs import VERBS
 if TYPE_CHECKING:
     from fleetctl.cli.build import OpenSite
 
+_NOT_AS_DECLARED = 3
+
 
 class RolloutGroup(click.Group):
     """`rollout driver` starts one; `rollout status` and the other verbs speak of one that is there."""
@@ -75,6 +77,7 @@ def start(components: str, version: str | None, yes: bool, force: bool, **option
     from fleetctl.cli.campaign import begin, carry_out
     from fleetctl.cli.common import find_components, override
     from fleetctl.cli.plan import make_plan, show_plan
+    from fleetctl.model.names import fold
 
     site = open_site(options["inventory"], policy_flags(options))
     chosen = find_components([components])
@@ -84,13 +87,17 @@ def start(components: str, version: str | None, yes: bool, force: bool, **option
     show_plan(plan)
     if not plan.to_change:
         click.echo("nothing to do")
-        raise SystemExit(0 if plan.is_converged else 3)
+        raise SystemExit(0 if plan.is_converged else _NOT_AS_DECLARED)
     if not yes:
         click.confirm("Carry this out?", abort=True, err=True)
     by_name = {node.name: node for node in nodes}
     going = [by_name[name] for name in plan.nodes]
     with begin(site, chosen, going, overrides, plan.summary, force=force) as campaign:
         code = carry_out(campaign, going)
+    if code == 0 and plan.not_planned:
+        left_alone = fold([left.node for left in plan.not_planned])
+        click.echo(f"not planned, so not changed: {left_alone}; `fleetctl plan` says why", err=True)
+        code = _NOT_AS_DECLARED
     raise SystemExit(code)
 
 
