@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 FLEETCTL = str(Path(sys.executable).with_name("fleetctl"))
 OLD, NEW = "570.195.03", "580.95.05"
+PATIENCE_S = 900.0
+"""How long a rollout may take: minutes where others use the machine too."""
 
 _PACKAGES = "dpkg-query --show --showformat='${Package}=${Version} ${db:Status-Abbrev}\\n'"
 
@@ -42,7 +44,7 @@ class Controller:
     def said(self) -> str:
         return self.output.read_text()
 
-    def wait_for(self, pattern: str, timeout_s: float = 240) -> None:
+    def wait_for(self, pattern: str, timeout_s: float = PATIENCE_S) -> None:
         """Return as soon as a line it printed matches; fail if it ends before that."""
 
         def has_said() -> bool:
@@ -53,7 +55,7 @@ class Controller:
 
         wait_until(has_said, f"{pattern!r} in the output", timeout_s)
 
-    def end(self, timeout_s: float = 290) -> int:
+    def end(self, timeout_s: float = PATIENCE_S) -> int:
         """Wait for the end; the exit code."""
         try:
             return self.process.wait(timeout_s)
@@ -90,13 +92,13 @@ class Fleet:
         site = [] if "--inventory" in words else ["--inventory", str(self.inventory)]
         return [FLEETCTL, *words, *site]
 
-    def fleetctl(self, *words: str, timeout_s: float = 290) -> subprocess.CompletedProcess[str]:
+    def fleetctl(self, *words: str, timeout_s: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
         """Run a command to its end, whatever that is."""
         return subprocess.run(
             self.argv(*words), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False
         )
 
-    def expect(self, code: int, *words: str, timeout_s: float = 290) -> subprocess.CompletedProcess[str]:
+    def expect(self, code: int, *words: str, timeout_s: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
         """Run a command that must end with this code."""
         done = self.fleetctl(*words, timeout_s=timeout_s)
         assert done.returncode == code, f"{' '.join(words)}: {done.returncode}, not {code}\n{done.stdout}{done.stderr}"
