@@ -60,10 +60,11 @@ def reason_of(result: Mapping[str, Any]) -> str:
 
 
 def _failed_items(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    items = result.get("results")
-    if not isinstance(items, list):
-        return []
-    return [item for item in items if isinstance(item, Mapping) and item.get("failed")]
+    items, modules = result.get("results"), result.get("failed_modules")
+    parts = [*(items if isinstance(items, list) else ())]
+    # Gathering facts runs modules of its own, and says only which of them failed (plugins/action/gather_facts.py).
+    parts += modules.values() if isinstance(modules, Mapping) else ()
+    return [part for part in parts if isinstance(part, Mapping) and part.get("failed")]
 
 
 def one_line(text: str) -> str:

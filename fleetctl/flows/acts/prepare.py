@@ -119,6 +119,10 @@ async def preflight(rollout: Rollout, owed: Owed) -> Outcome:
         return outcome(owed, Result.BLOCKED, "its packages were changed by others since it was checked")
     if not view.get().to_change:
         return outcome(owed, Result.OK, "nothing to change", learnt=Learnt(boot_id=facts.boot_id.value))
+    # A controller that took the rollout up holds a later epoch than the lease: its Ansible would be refused.
+    leased = await rollout.hold_lease(node, facts)
+    if leased.kind != "ok":
+        return outcome(owed, Result(leased.kind), leased.reason)
     applied = await rollout.world.changer.preflight(node, rollout.change(owed.record), rollout.terms.lease)
     return outcome(
         owed,
