@@ -304,20 +304,23 @@ class RolloutState:
                 self.stopping, self.is_giving_back = f"aborted by {request.by}", True
                 for name in sorted(self.unsettled):
                     self._give_back(name, at)
-            case "retry":
+            case "retry" | "skip" | "release":
                 for name in request.nodes:
-                    record = self.records[name]
-                    if record.state.is_final and record.state is not State.DONE:
-                        self.breaker.forget(name)
-                        fresh = replace(record, lifts=0, failed=False, course=Course.FORWARD, intent=None)
-                        self._enter(fresh, State.PENDING, at, f"retried by {request.by}")
-            case "skip":
-                for name in request.nodes:
-                    record = self.records[name]
-                    if record.state is State.PENDING:
-                        self._enter(record, State.SKIPPED, at, f"skipped by {request.by}")
+                    self._request_of(self.records[name], request, at)
             case "leave":
                 pass
+
+    def _request_of(self, record: NodeRecord, request: words.Request, at: datetime) -> None:
+        """What concerns single nodes; one that it does not fit (any more) stays where it is."""
+        state = record.state
+        if request.verb == "retry" and state.is_final and state is not State.DONE:
+            self.breaker.forget(record.name)
+            fresh = replace(record, lifts=0, failed=False, course=Course.FORWARD, intent=None)
+            self._enter(fresh, State.PENDING, at, f"retried by {request.by}")
+        elif request.verb == "skip" and state is State.PENDING:
+            self._enter(record, State.SKIPPED, at, f"skipped by {request.by}")
+        elif request.verb == "release" and record.is_under_way:
+            self._enter(record, State.HELD, at, f"released to {request.by}")
 
     # --- moving one record
 
@@ -346,7 +349,8 @@ class RolloutState:
                 intent=None,
                 attempts=record.attempts + 1,
                 not_before=not_before,
-                reason=reason or record.reason,
+                # Why a node ended says more than what delays the clearing up behind it.
+                reason=record.reason if record.state.is_final and record.reason else reason or record.reason,
             )
         )
         heapq.heappush(self._timers, (not_before, record.name))

@@ -35,7 +35,8 @@ class StateLimits:
     undraining_s: float = 300
     returning_s: float = 900
     quarantined_s: float = 300
-    held_s: float = 60
+    held_s: float = 1200
+    """As restarting: a node that was taken on its way down still has our lease when it is back."""
 
 
 @dataclass(frozen=True, slots=True)

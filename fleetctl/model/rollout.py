@@ -168,8 +168,9 @@ class Polled:
     reason: str = ""
 
 
-Verb = Literal["pause", "resume", "abort", "stop", "retry", "skip", "leave"]
-"""stop: admit no more, finish what is under way. abort: also give back what is unchanged. leave: go away now."""
+Verb = Literal["pause", "resume", "abort", "stop", "retry", "skip", "release", "leave"]
+"""stop: admit no more, finish what is under way. abort: also give back what is unchanged. release: leave nodes that are
+under way to a person, drained as they are. leave: go away now."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,12 +94,12 @@ def heartbeat(database: Database, claim: Claim, now: datetime) -> None:
 
 
 def release(database: Database, claim: Claim) -> None:
-    """Give the lock up; nothing happens if it is not ours any more."""
+    """Give the lock up; nothing happens if it is not ours any more. Who had it last stays to be told."""
     with database.write() as connection:
         connection.execute(
             sa.update(locks)
             .where(locks.c.site == claim.site, locks.c.epoch == claim.epoch, locks.c.owner == claim.controller.owner)
-            .values(owner="")
+            .values(rollout="")
         )
 
 
@@ -115,10 +115,10 @@ def require(connection: sa.Connection, claim: Claim) -> None:
     row = connection.execute(_row_of(claim.site).with_for_update()).one_or_none()
     if row is not None and _claim(row) == claim:
         return
-    if row is None or not row.owner:
+    if row is None or row.epoch == claim.epoch:
         raise Refused(f"rollout {claim.rollout} is not run by us any more: `fleetctl rollout resume` takes it up")
     raise Refused(
-        f"rollout {row.rollout} was taken over by {row.owner}, pid {row.pid} (epoch {row.epoch}, ours was "
+        f"rollout {claim.rollout} was taken over by {row.owner}, pid {row.pid} (epoch {row.epoch}, ours was "
         f"{claim.epoch}): nothing more is done here; see `fleetctl rollout status`"
     )
 
@@ -140,7 +140,7 @@ def _claim(row: Any) -> Claim:
 
 
 def _holder(row: Any, now: datetime) -> Holder | None:
-    if not row.owner:
+    if not row.rollout:
         return None
     claim, heartbeat_at = _claim(row), time_from_text(row.heartbeat_at)
     is_silent = (now - heartbeat_at).total_seconds() > DEAD_AFTER_S

@@ -21,7 +21,7 @@ from fleetctl.store.database import Database
 from fleetctl.store.lock import Claim, holder_of
 
 VERBS: tuple[Verb, ...] = get_args(Verb)
-ON_NODES: frozenset[Verb] = frozenset(("retry", "skip"))
+ON_NODES: frozenset[Verb] = frozenset(("retry", "skip", "release"))
 """Verbs that name nodes; the others concern the whole rollout."""
 TO_THE_LIVING: frozenset[Verb] = frozenset(("pause", "resume", "leave"))
 

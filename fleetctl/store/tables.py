@@ -32,7 +32,8 @@ events = Table(
     sqlite_with_rowid=False,
 )
 
-# One row per site, never removed: its epoch only grows. No owner: nobody runs a rollout there.
+# One row per site, never removed: its epoch only grows. No rollout: nobody runs one there now, and the owner is who ran
+# the last.
 locks = Table(
     "locks",
     metadata,

@@ -141,6 +141,20 @@ def test_the_heartbeat_of_one_that_was_followed_tells_by_whom(database: Database
         heartbeat(database, old, NOW)
 
 
+def test_one_that_was_followed_is_told_by_whom_also_when_that_one_is_done(database: Database) -> None:
+    old = abandon(database, acquire(database, "lab", ROLLOUT, NOW))
+    release(database, acquire(database, "lab", ROLLOUT, NOW))
+    with pytest.raises(Refused, match=f"taken over by .*, pid {os.getpid()}"):
+        heartbeat(database, old, NOW)
+
+
+def test_one_that_gave_up_its_lock_may_not_write_either(database: Database) -> None:
+    claim = acquire(database, "lab", ROLLOUT, NOW)
+    release(database, claim)
+    with pytest.raises(Refused, match="not run by us any more"):
+        heartbeat(database, claim, NOW)
+
+
 def test_the_release_of_one_that_was_followed_changes_nothing(database: Database) -> None:
     old = acquire(database, "lab", ROLLOUT, NOW)
     new = acquire(database, "lab", ROLLOUT, NOW, force=True)

@@ -180,6 +180,30 @@ def test_abort_gives_back_what_is_unchanged_and_finishes_what_is_changed() -> No
     assert not any(node.cordoned for node in world.nodes.values())
 
 
+@pytest.mark.parametrize("at", range(20, 620, 60))
+def test_a_node_that_is_released_stays_as_it_is_for_a_person(at: float) -> None:
+    world = make_world()
+    controller = roll(world, requests=[(float(at), Request("release", "alice", ("gpu001",)))])
+    ended, node = states(controller), world.nodes["gpu001"]
+    held = [event for event in controller.journal.events if event.kind == "requested"]
+    assert held
+    if ended["gpu001"] is State.HELD:
+        assert controller.state.records["gpu001"].reason == "released to alice"
+        assert node.lease is None, "the person, or the next controller, may come"
+        assert node.cordoned == controller.state.records["gpu001"].marked
+    else:
+        assert ended["gpu001"] is State.DONE, "it was not begun, or it was over"
+    assert set(ended.values()) <= {State.HELD, State.DONE}
+
+
+def test_some_release_comes_while_the_node_is_under_way() -> None:
+    ends = set()
+    for at in range(20, 620, 60):
+        controller = roll(make_world(), requests=[(float(at), Request("release", "alice", ("gpu001",)))])
+        ends.add(states(controller)["gpu001"])
+    assert ends == {State.HELD, State.DONE}
+
+
 def test_the_canary_soaks_and_is_verified_again_before_the_rest_goes() -> None:
     world = make_world()
     controller = roll(world, replace(POLICY, canary=1, soak_s=3600))
