@@ -52,15 +52,15 @@ def head_image(engine: Engine, release: Release, say: Callable[[str], None]) -> 
     """Return the head's image, made when it is not there. slurmctld may not be older than its nodes' slurmd."""
     base = _base_image(engine, release, say)
     tag = _tag("head", release, base, _HEAD_PACKAGES, _tree("common"), _tree("head"))
-    install = f"apt-get -qq update && apt-get -qq install --yes --no-install-recommends {_HEAD_PACKAGES}"
-    return _built(engine, tag, base, f"{install} && {_laid('common', 'head')} && {_OWN}/prepare-head", say)
+    install = "apt-get -qq update --error-on=any", f"apt-get -qq install --yes --no-install-recommends {_HEAD_PACKAGES}"
+    return _built(engine, tag, base, steps(*install, *_laid("common", "head"), f"{_OWN}/prepare-head"), say)
 
 
 def bare_image(engine: Engine, release: Release, say: Callable[[str], None]) -> str:
     """Return the image of a node that has no NVIDIA package yet."""
     base = _base_image(engine, release, say)
     tag = _tag("bare", release, base, _tree("common"), _tree("node"))
-    return _built(engine, tag, base, f"{_laid('common', 'node')} && {_OWN}/prepare-node", say)
+    return _built(engine, tag, base, steps(*_laid("common", "node"), f"{_OWN}/prepare-node"), say)
 
 
 def node_image(
@@ -95,9 +95,14 @@ def _tag(kind: str, release: str, *content: str) -> str:
     return f"localhost/fleetctl-lab-{kind}:{release}-{digest[:12]}"
 
 
-def _laid(*trees: str) -> str:
-    copies = " && ".join(f"cp -r --no-preserve=ownership /machine/{tree}/. /" for tree in trees)
-    return f"{copies} && chmod 0755 {_OWN}/*"
+def _laid(*trees: str) -> tuple[str, ...]:
+    copies = tuple(f"cp -r --no-preserve=ownership /machine/{tree}/. /" for tree in trees)
+    return (*copies, f"chmod 0755 {_OWN}/*")
+
+
+def steps(*commands: str) -> str:
+    """A script of which each command must succeed: `set -e` does not see one that fails before the last `&&`."""
+    return "\n".join(commands)
 
 
 def _base_image(engine: Engine, release: Release, say: Callable[[str], None]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import resource
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from fleetctl.errors import BadInput
 from fleetctl.lab import engine
-from fleetctl.lab.images import digest_of
+from fleetctl.lab.images import digest_of, steps
 from fleetctl.lab.layout import MAX_NODES, Lab, check_request, free_subnet, load, plan_lab, racks_of, save
 from fleetctl.lab.slurm_config import slurm_conf
 
@@ -120,3 +121,11 @@ def test_an_image_is_named_by_content_and_mode_alone(tmp_path: Path) -> None:
     executable = digest_of(tmp_path)
     script.write_text("false\n")
     assert len({before, executable, digest_of(tmp_path)}) == 3
+
+
+@pytest.mark.parametrize("failing", range(3))
+def test_an_image_is_not_made_when_any_of_its_steps_fails(failing: int) -> None:
+    commands = ["true"] * 3
+    commands[failing] = "false"
+    done = subprocess.run(["sh", "-c", f"set -eu\n{steps(*commands)}\ntrue"], check=False)
+    assert done.returncode != 0
