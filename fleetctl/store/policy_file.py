@@ -215,7 +215,7 @@ def site_of(file: YamlFile, flags: Mapping[str, Any], environ: Mapping[str, str]
         directory=directory,
         slurm=SlurmSettings(slurm.via, slurm.partitions) if slurm else None,
         failure_domains=read.failure_domains,
-        policy=_policy(read),
+        policy=_policy(read, directory),
         nodes=read.nodes,
         names=dict(read.names.items()),
         roles_path=tuple(Path(os.path.normpath(directory / os.path.expanduser(path))) for path in read.roles_path),
@@ -225,7 +225,7 @@ def site_of(file: YamlFile, flags: Mapping[str, Any], environ: Mapping[str, str]
     )
 
 
-def _policy(read: _FleetFile) -> RolloutPolicy:
+def _policy(read: _FleetFile, directory: Path) -> RolloutPolicy:
     rollout = read.rollout
     seconds = {
         f"{state}_s": minutes * 60 for state, minutes in rollout.limits_min.model_dump(exclude_none=True).items()
@@ -235,10 +235,17 @@ def _policy(read: _FleetFile) -> RolloutPolicy:
     return RolloutPolicy(
         soak_s=rollout.soak_min * 60,
         limits=StateLimits(**seconds),
-        power_cycle=read.power_cycle,
-        hooks=Hooks(read.hooks.before_drain, read.hooks.after_undrain, read.hooks.on_quarantine),
+        power_cycle=_command(read.power_cycle, directory),
+        hooks=Hooks(**{name: _command(getattr(read.hooks, name), directory) for name in _Hooks.model_fields}),
         **{name: getattr(rollout, name) for name in _SAME_IN_POLICY},
     )
+
+
+def _command(command: tuple[str, ...], directory: Path) -> tuple[str, ...]:
+    """The command with its program's path from the site's directory; a bare name is looked for in PATH."""
+    if not command or "/" not in command[0]:
+        return command
+    return os.path.normpath(directory / os.path.expanduser(command[0])), *command[1:]
 
 
 def _check_across(read: _FleetFile, overlaid: Overlaid) -> None:

@@ -244,6 +244,12 @@ def test_what_the_example_shows_in_comments_are_the_defaults() -> None:
     lines = EXAMPLE.read_text().splitlines()
     seen = []
     for text in _commented_sections(lines):
+        if "hooks:" in text:
+            hooks = "/srv/train-a/hooks"
+            assert site(text).policy.hooks == Hooks(
+                (f"{hooks}/silence-alerts",), (f"{hooks}/unsilence-alerts",), (f"{hooks}/post-to-chat",)
+            )
+            continue  # the example hooks themselves: the default is none
         assert site(text) in (site(""), site("schedulers: {slurm: {}}")), text
         seen.append(text)
     assert len(seen) > 20
