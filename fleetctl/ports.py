@@ -103,6 +103,13 @@ class Nodes(Protocol):
         """Order a reboot under the lease. ok says that the order was given, not that the node is back."""
         ...
 
+    async def lost_packages(self, node: Node, packages: Mapping[str, Mapping[str, str]]) -> Reading[tuple[str, ...]]:
+        """Which of these packages (name to version, by role) no repository of the node offers, read now.
+
+        Unknown where a repository can't be read, or is declared for the role and not on the node yet.
+        """
+        ...
+
     async def power_cycle(self, node: Node, command: Sequence[str]) -> Answer:
         """Run the site's command on the controller."""
         ...
@@ -118,6 +125,8 @@ class Change:
     """Overrides of declared variables, same for all nodes of a rollout."""
     closures: Mapping[str, Closure] = field(default_factory=dict)
     """Going forward: what to keep a way back to. Going back: what to install, exactly."""
+    needs_way_back: bool = True
+    """False: what can't be kept of the way back is no obstacle; a node that fails is quarantined, not brought back."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,8 @@ class AnsibleChanger:
     async def _join(self, playbook: str, node: Node, change: Change, lease: Lease) -> Applied:
         """Take part in the next run for an equal change. Cancelled: the run goes on for the others."""
         loop = asyncio.get_running_loop()
-        terms = [playbook, change.components, change.course, dict(change.variables), lease.rollout, lease.epoch]
+        terms = [playbook, change.components, change.course, dict(change.variables), change.needs_way_back]
+        terms += [lease.rollout, lease.epoch]
         key = json.dumps(terms, sort_keys=True, default=str)
         batch = self._waiting.get(key)
         if batch is None or node.name in batch.members or len(batch.members) >= NODES_PER_RUN:
@@ -72,6 +73,7 @@ class AnsibleChanger:
                 **change.variables,
                 "fleetctl_components": list(change.components),
                 "fleetctl_course": str(change.course),
+                "fleetctl_needs_way_back": change.needs_way_back,
                 "fleetctl_closures": {name: self._closures(member.change) for name, member in members.items()},
             },
             rollout=lease.rollout,

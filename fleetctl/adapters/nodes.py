@@ -36,16 +36,18 @@ class SshNodes:
         probe_parameters: Mapping[str, Json] | None = None,
         probe_deadline_s: float = 120,
         lease_wait_s: float = 30,
+        offers_limit_s: float = 180,
+        offers_parameters: Mapping[str, Json] | None = None,
         power_cycle_deadline_s: float = 120,
     ) -> None:
         self._ssh = ssh
         self._probe_deadline_s = probe_deadline_s
         self._lease_wait_s = lease_wait_s
+        self._offers_parameters = {"limit_s": offers_limit_s, **(offers_parameters or {})}
+        self._offers_deadline_s = offers_limit_s + 15
         self._power_cycle_deadline_s = power_cycle_deadline_s
-        parameters = json.dumps(dict(probe_parameters or {}))
-        probe = _program("probe.py").replace('PARAMETERS = "{}"', f"PARAMETERS = {parameters!r}", 1)
         lease = _program("lease.py")
-        self._probe = probe.encode()
+        self._probe = _with_parameters("probe.py", probe_parameters or {})
         # A program that comes over standard input can't read itself from a file: it is told its own text.
         self._lease = f"SOURCE = {lease!r}\n{lease}".encode()
 
@@ -79,6 +81,14 @@ class SshNodes:
             return Answer("ok") if said.kind == "lost" and said.begun else Answer("unknown", str(said))
         return _answer(said)
 
+    async def lost_packages(self, node: Node, packages: Mapping[str, Mapping[str, str]]) -> Reading[tuple[str, ...]]:
+        declared = [node.variables.get(f"{role}_repository") or {} for role in packages]
+        uris = [found["uri"] for found in declared if "uri" in found and found.get("state") != "absent"]
+        asked = {**self._offers_parameters, "packages": packages, "repositories": uris}
+        program = _with_parameters("offers.py", asked)
+        said = await self._ssh.run(node, [*_ROOT_PYTHON, "-"], program, self._offers_deadline_s)
+        return _read_lost(said.get()) if said.is_known else unknown(said.reason)
+
     async def power_cycle(self, node: Node, command: Sequence[str]) -> Answer:
         failure = await run_site_command(command, {"FLEETCTL_NODE": node.name}, self._power_cycle_deadline_s)
         return Answer("unknown", failure) if failure else Answer("ok")
@@ -93,21 +103,41 @@ def _program(name: str) -> str:
     return (files("fleetctl.probe") / name).read_text(encoding="utf-8")
 
 
+def _with_parameters(program: str, parameters: Mapping[str, Json]) -> bytes:
+    text = json.dumps(dict(parameters))
+    return _program(program).replace('PARAMETERS = "{}"', f"PARAMETERS = {text!r}", 1).encode()
+
+
 def _read_facts(said: Completed) -> Reading[RawFacts]:
-    """The probe's one line of JSON, if it is of the schema that we know and was read as root."""
+    return _read_line(said, "the probe")
+
+
+def _read_lost(said: Completed) -> Reading[tuple[str, ...]]:
+    """What offers.py calls lost, unless it says that it does not know."""
+    line = _read_line(said, "the program that asks repositories")
+    if not line.is_known:
+        return unknown(line.reason)
+    doubt, lost = line.get().get("unknown"), line.get().get("lost")
+    if doubt or not isinstance(lost, list):
+        return unknown(str(doubt or "its answer names no packages"))
+    return value_of(tuple(str(package) for package in lost))
+
+
+def _read_line(said: Completed, program: str) -> Reading[RawFacts]:
+    """A program's one line of JSON, if it is of the schema that we know and was read as root."""
     if said.returncode != 0:
-        return unknown(f"the probe failed: {said.last_words}")
+        return unknown(f"{program} failed: {said.last_words}")
     lines = said.stdout.splitlines()
     try:
         facts: Any = json.loads(lines[-1]) if lines else None
     except ValueError:
         facts = None
     if not isinstance(facts, dict):
-        return unknown("the probe's answer is not JSON")
+        return unknown(f"{program}'s answer is not JSON")
     if facts.get("schema") != _SCHEMA:
-        return unknown(f"the probe's answer has schema {facts.get('schema')!r}, not {_SCHEMA}")
+        return unknown(f"{program}'s answer has schema {facts.get('schema')!r}, not {_SCHEMA}")
     if facts.get("uid") != 0:
-        return unknown("the probe did not run as root")
+        return unknown(f"{program} did not run as root")
     return value_of(facts)
 
 

@@ -65,8 +65,11 @@ def make_plan(
     overrides: Mapping[str, Json],
     *,
     to_change: bool = True,
+    needs_way_back: bool = True,
 ) -> Plan:
     """Look at the nodes and the scheduler, and decide; nothing is touched.
+
+    `needs_way_back`: ask the nodes' repositories, too, whether what is installed could be had again.
 
     SchedulerError: our identity can't see all jobs, or, `to_change`, may not drain nodes.
     """
@@ -74,6 +77,8 @@ def make_plan(
 
     survey = run(_survey(site, components, nodes, overrides, to_change))
     past = _past(site)
+    if needs_way_back:
+        survey = _ask_for_way_back(site, components, nodes, survey, past.over)
     made = decide(
         survey, site.inventory.fleet, site.site.policy, named_of(components), overrides, past.over, past.typical
     )
@@ -104,6 +109,20 @@ async def _survey(
         now=datetime.now(UTC),
         progress=show_progress("looking at nodes"),
     )
+
+
+def _ask_for_way_back(
+    site: OpenSite, components: Sequence[Component], chosen: Sequence[Node], survey: Survey, over: frozenset[str]
+) -> Survey:
+    from fleetctl.decide.candidates import Terms
+    from fleetctl.decide.way_back import ask_for
+    from fleetctl.flows.way_back import ask
+
+    terms = Terms(site.site.policy, survey.read_at, over)
+    roles = {component.name: component.role for component in components}
+    nodes = {node.name: node for node in chosen}
+    questions = ask_for(survey, nodes, terms, roles)
+    return replace(survey, lost=run(ask(site_nodes(), nodes, questions, progress=show_progress("asking repositories"))))
 
 
 @dataclass(frozen=True, slots=True)

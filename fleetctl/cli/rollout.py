@@ -163,7 +163,8 @@ def undo(rollout: str | None, version: str | None, yes: bool, **options: Any) ->
         raise SelectionError(f"rollout {name} changed none of these nodes: nothing to undo")
     targets = {node.name: changed[node.name] for node in nodes}
     chosen = tuple(registry.by_name(component) for component in past.opened.components)
-    plan = make_plan(site, chosen, with_targets(nodes, targets), {})
+    # No repository is asked: the preflight demands no way back from a way back.
+    plan = make_plan(site, chosen, with_targets(nodes, targets), {}, needs_way_back=False)
     show_plan(plan)
     if not plan.to_change:
         click.echo("nothing to do")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
@@ -31,6 +32,7 @@ class Why(StrEnum):
     REFUSED = "refused"
     HALF_CONFIGURED = "half_configured"
     OUTLASTS = "outlasts"
+    NO_WAY_BACK = "no_way_back"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,8 @@ class Terms:
     now: datetime
     adoptable: frozenset[str] = frozenset()
     """Rollouts that are over: what they left drained may be taken up."""
+    lost: Mapping[str, Reading[tuple[str, ...]]] = field(default_factory=dict)
+    """By node, packages of its way back that could not be had any more."""
 
 
 def not_planned(node: str, seen: Reading[Observation], work: Work | None, terms: Terms) -> NotPlanned | None:
@@ -128,6 +132,10 @@ def _judge(node: str, found: Observation, work: Work, terms: Terms) -> NotPlanne
         return NotPlanned(node, Why.HALF_CONFIGURED, f"packages half-way: {', '.join(broken.get())}", next_step=step)
     if outlasts(work, terms.now, terms.policy.limits.draining_s):
         return NotPlanned(node, Why.OUTLASTS, _outlasting(work, terms), next_step="raise drain_timeout_h, or wait")
+    lost = terms.lost.get(node)
+    if lost is not None and lost.value and terms.policy.on_failed_verify == "roll_back":
+        step = "put the version back into a repository, or set on_failed_verify: quarantine"
+        return NotPlanned(node, Why.NO_WAY_BACK, no_way_back(lost.value), next_step=step)
     return None
 
 
@@ -156,6 +164,13 @@ def _outlasting(work: Work, terms: Terms) -> str:
 def _out_since(work: Work) -> datetime | None:
     """Since when the scheduler has it out; a reason that stands on a node in use says nothing of that."""
     return work.reason_at if work.is_out else None
+
+
+def no_way_back(lost: Sequence[str]) -> str:
+    """In the words of the role's preflight (roles/package_closure)."""
+    if len(lost) == 1:
+        return f"no way back: {lost[0]} is in no repository"
+    return f"no way back: {lost[0]} and {len(lost) - 1} more are in no repository"
 
 
 def tell(drift: Drift) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -16,6 +16,7 @@ from fleetctl.model.drift import Disturbance, Drift
 from fleetctl.model.fleet import Fleet, Json
 from fleetctl.model.names import fold, natural_key
 from fleetctl.model.policy import Limit, RolloutPolicy
+from fleetctl.model.reading import Reading
 from fleetctl.model.survey import Observation, Survey
 from fleetctl.model.work import Job, Work
 
@@ -39,6 +40,8 @@ class NodeChange:
     packages: int
     """Packages that are installed now and will be replaced."""
     has_way_back: bool
+    way_back_doubt: str
+    """Why it is not known whether the packages of the way back could be had; empty: they can, or none is needed."""
     jobs: tuple[Job, ...]
     free_at: datetime | None
     """When its work must have ended by its limits; None: nothing is on it."""
@@ -156,7 +159,7 @@ def make_plan(
         raise SchedulerError(f"nothing can be planned without the scheduler: {survey.work.reason}")
     typical, overrides = typical or Typical(), overrides or {}
     work, now = survey.work.get(), survey.read_at
-    terms = Terms(policy, now, adoptable)
+    terms = Terms(policy, now, adoptable, survey.lost)
     left_alone = {
         node: found
         for node, seen in survey.observed.items()
@@ -169,7 +172,11 @@ def make_plan(
     ):
         raise InventoryError(f"none of these nodes declares a version of {' or '.join(chosen)}")
     taken = {node: seen.get() for node, seen in survey.observed.items() if node not in left_alone}
-    changes = tuple(_change(node, found, work[node], typical, now) for node, found in taken.items() if found.to_change)
+    changes = tuple(
+        _change(node, found, work[node], typical, now, survey.lost.get(node))
+        for node, found in taken.items()
+        if found.to_change
+    )
     current = tuple(node for node, found in taken.items() if not found.to_change)
     loads = {change.node: Load(work[change.node], change.disturbance) for change in changes}
     out = _out_now(fleet, work, left_alone, loads)
@@ -197,7 +204,7 @@ def make_plan(
         gpu_hours=sum((change.gpus or 0) * change.takes_s for change in changes) / 3600,
         without_gpu_count=sum(1 for change in changes if change.gpus is None),
         overrides=overrides,
-        notes=_notes(fleet, survey, overrides),
+        notes=(*_notes(fleet, survey, overrides), *_doubts(changes)),
         busy_current=tuple(node for node in current if outlasts(work[node], now, policy.limits.draining_s)),
     )
 
@@ -218,7 +225,14 @@ def require_room(plan: Plan) -> None:
     )
 
 
-def _change(node: str, found: Observation, work: Work, typical: Typical, now: datetime) -> NodeChange:
+def _change(
+    node: str,
+    found: Observation,
+    work: Work,
+    typical: Typical,
+    now: datetime,
+    lost: Reading[tuple[str, ...]] | None,
+) -> NodeChange:
     names = dict.fromkeys(drift.component for drift in found.to_change)
     return NodeChange(
         node=node,
@@ -228,6 +242,7 @@ def _change(node: str, found: Observation, work: Work, typical: Typical, now: da
         disturbance=found.disturbance,
         packages=sum(len(found.closures[name].packages) for name in names if name in found.closures),
         has_way_back=all(name in found.closures for name in names),
+        way_back_doubt=lost.reason if lost is not None else "",
         jobs=work.jobs,
         free_at=None if work.empty else Load(work, found.disturbance).free_at(now),
         gpus=work.gpus_configured,
@@ -325,3 +340,15 @@ def _notes(fleet: Fleet, survey: Survey, overrides: Mapping[str, Json]) -> tuple
                 "call that drift until it follows"
             )
     return tuple(notes)
+
+
+def _doubts(changes: Iterable[NodeChange]) -> Iterator[str]:
+    together: dict[str, list[str]] = {}
+    for change in changes:
+        if change.way_back_doubt:
+            together.setdefault(change.way_back_doubt, []).append(change.node)
+    for doubt, nodes in together.items():
+        yield (
+            f"not proven that {fold(nodes)} could come back ({doubt}): the preflight looks again, on the drained node, "
+            "which goes home unchanged if it could not"
+        )

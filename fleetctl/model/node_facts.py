@@ -55,3 +55,7 @@ class NodeFacts:
     """Packages that are neither installed nor absent (half-configured, unpacked, ...)."""
     lease: Reading[Lease] = field(default_factory=lambda: unknown("not probed"))
     """Not applicable where no lease file exists."""
+    kept_packages: Reading[Mapping[str, frozenset[str]]] = field(default_factory=lambda: unknown("not probed"))
+    """By role, packages of which the node keeps a file: name=version, of an rpm name-version-release."""
+    repositories: str = ""
+    """Equal for nodes of the same release of a distribution with the same repositories."""

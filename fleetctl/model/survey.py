@@ -46,3 +46,5 @@ class Survey:
     """The chosen nodes in natural order. Not applicable: none of the components is declared for the node."""
     work: Reading[Mapping[str, Work]] = field(default_factory=lambda: unknown("the scheduler was not asked"))
     """By node name, for every node of the fleet that the scheduler knows."""
+    lost: Mapping[str, Reading[tuple[str, ...]]] = field(default_factory=dict)
+    """By node that needs a way back, the packages of it that are neither kept on the node nor in a repository."""

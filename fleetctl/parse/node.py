@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from fleetctl.model.fleet import Json
 from fleetctl.model.node_facts import Identity, Lease, NodeFacts, RawFacts
 from fleetctl.model.reading import Reading, not_applicable, unknown, value_of
-from fleetctl.parse import dpkg, rpm
+from fleetctl.parse import dpkg, repositories, rpm
 from fleetctl.parse.nvidia_smi import read_apps
 from fleetctl.parse.raw import file_of, list_or_empty, part_of, read_text, text_or_empty, trouble_with
 
@@ -63,6 +63,8 @@ def read_node(raw: RawFacts) -> NodeFacts:
         package_processes=read_package_processes(raw),
         broken_packages=read_broken_packages(raw),
         lease=read_lease(raw),
+        kept_packages=repositories.read_kept(raw),
+        repositories=repositories.read_sources(raw),
     )
 
 

@@ -572,6 +572,15 @@ def read_matching(patterns: Tuple[str, ...], mention: str, limit: int = 4096) ->
     return {"files": files}
 
 
+def list_kept(directory: str) -> Fact:
+    """Packages that the roles keep on the node for a way back: names of files, by role."""
+    kept = {}
+    for folder in glob.glob(os.path.join(glob.escape(directory), "*", "archives")):
+        names = sorted(name for name in os.listdir(folder) if name.endswith((".deb", ".rpm")))
+        kept[os.path.basename(os.path.dirname(folder))] = names[:1000]
+    return {"roles": kept}
+
+
 def list_libraries() -> Fact:
     """Versions of NVIDIA's userland as the names of its libraries tell them."""
     names = set()
@@ -623,6 +632,7 @@ def tasks_of(parameters: Fact, runner: Runner) -> Dict[str, Tuple[float, Callabl
     add("lease", 5, read_lease, str(parameters.get("lease_directory", "/var/lib/fleetctl")))
     add("secure_boot", 5, read_secure_boot)
     add("libraries", 5, list_libraries)
+    add("kept_packages", 5, list_kept, str(parameters.get("cache_directory", "/var/cache/fleetctl")))
     add("fabric_manager_log_file", 5, tail_file, "/var/log/fabricmanager.log")
     add("apt_preferences", 5, read_matching, ("/etc/apt/preferences", "/etc/apt/preferences.d/*"), "nvidia|cuda")
     add("apt_sources", 5, read_matching, ("/etc/apt/sources.list", "/etc/apt/sources.list.d/*"), "://")

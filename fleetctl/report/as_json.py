@@ -94,6 +94,7 @@ def _change(change: NodeChange) -> Json:
         "steps": list(change.steps),
         "packages": change.packages,
         "has_way_back": change.has_way_back,
+        "way_back_doubt": change.way_back_doubt,
         "jobs": [job.id for job in change.jobs],
         "free_at": _time(change.free_at),
         "takes_s": change.takes_s,

@@ -25,6 +25,7 @@ _WHY = {
     Why.REFUSED: "refused",
     Why.HALF_CONFIGURED: "half-configured",
     Why.OUTLASTS: "busy for too long",
+    Why.NO_WAY_BACK: "no way back",
 }
 
 
@@ -66,7 +67,7 @@ def _reason(found: NotPlanned, plan: Plan) -> str:
     if found.why is Why.OTHER_ROLLOUT:
         return f"{found.reason}{when}{step}"
     out = f"; out for {age(found.since, plan.made_at)}" if found.since else ""
-    return f"{found.reason}{out}{step}"
+    return f"{found.reason.removeprefix(f'{_WHY[found.why]}: ')}{out}{step}"
 
 
 def _transitions(plan: Plan) -> list[str]:

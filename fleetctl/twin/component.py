@@ -67,4 +67,5 @@ def read_node_facts(raw: RawFacts) -> NodeFacts:
         package_processes=value_of(("dpkg (1)",) if raw["change_under_way"] else ()),
         broken_packages=value_of(("nvidia-kernel-open-dkms",) if raw["half_configured"] else ()),
         lease=value_of(Lease(*lease)) if lease else not_applicable("no lease"),
+        kept_packages=value_of({}),
     )

@@ -152,6 +152,13 @@ class TwinNodes:
         self._world.restart(machine, lease)
         return Answer("ok")
 
+    async def lost_packages(self, node: Node, packages: Mapping[str, Mapping[str, str]]) -> Reading[tuple[str, ...]]:
+        machine = await self._reach(node, self._world.durations.probe_s)
+        if machine is None:
+            return unknown("ssh: timeout")
+        asked = [item for closure in packages.values() for item in closure.items()]
+        return value_of(tuple(f"{name}={version}" for name, version in asked if version in self._world.withdrawn))
+
     async def power_cycle(self, node: Node, command: Sequence[str]) -> Answer:
         del command
         await asyncio.sleep(self._world.draw(self._world.durations.ssh_s))
@@ -168,13 +175,16 @@ class TwinChanger:
         self._world = world
 
     async def preflight(self, node: Node, change: Change, lease: Lease) -> Applied:
-        del change, lease
+        del lease
         await asyncio.sleep(self._world.draw(self._world.durations.preflight_s))
         machine = self._world.nodes[node.name]
         if not machine.is_up:
             return Applied("unknown", "ssh: timeout")
         if machine.has_fault("preflight_blocked"):
-            return Applied("blocked", "no way back: driver is in no repository", "no way back")
+            return Applied("blocked", "apt would refuse the change", "apt would refuse the change")
+        if change.course is Course.FORWARD and change.needs_way_back and machine.installed in self._world.withdrawn:
+            reason = f"no way back: driver={machine.installed} is in no repository"
+            return Applied("blocked", reason, reason)
         return Applied("ok")
 
     async def apply(self, node: Node, change: Change, lease: Lease) -> Applied:

@@ -87,6 +87,8 @@ class World:
         self.durations = durations
         self.laws = laws
         self.nodes: dict[str, TwinNode] = {}
+        self.withdrawn: set[str] = set()
+        """Versions that the repository of all machines no longer has."""
         self._last_job = 0
 
     def draw(self, typical_s: float) -> float:

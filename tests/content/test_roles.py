@@ -172,7 +172,7 @@ def test_the_playbooks_know_every_component_and_what_its_role_takes() -> None:
     assert variables["fleetctl_roles"] == {name: role for role, name in COMPONENTS.items()}
     assert variables["fleetctl_components"] == list(registry.names())
     for role in COMPONENTS:
-        for end in ("packages_exact", "packages_held", "way_back"):
+        for end in ("packages_exact", "packages_held", "way_back", "needs_way_back"):
             assert f"{role}_{end}" in variables
             assert f"{role}_{end}" in options(ROOT / "roles" / role)
 

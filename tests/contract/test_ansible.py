@@ -194,7 +194,10 @@ def test_a_preflight_changes_nothing_and_going_back_hands_each_node_its_own_clos
     leased: SshdService, site: Site
 ) -> None:
     nodes = [leased.nodes[name].node() for name in ("n1", "n2")]
-    told = "{{ fleetctl_course ~ ' ' ~ fleetctl_closures[inventory_hostname].demo.packages.driver }}"
+    told = (
+        "{{ fleetctl_course ~ ' ' ~ fleetctl_closures[inventory_hostname].demo.packages.driver ~ ' ' "
+        "~ fleetctl_needs_way_back }}"
+    )
     variables = {name: {"demo_install": f"set -- '{told}'; echo $1 >> /var/lib/demo"} for name in ("n1", "n2")}
 
     async def run() -> list[Applied]:
@@ -204,15 +207,15 @@ def test_a_preflight_changes_nothing_and_going_back_hands_each_node_its_own_clos
         assert not any(answer.changed for answer in before)
         assert in_demo(leased.nodes["n1"]) == ""
         changes = [
-            Change(("driver",), Course.BACK, {}, {"driver": Closure({"driver": f"570.{number}"}, ("driver",))})
-            for number in (1, 2)
+            Change(("driver",), Course.BACK, {}, {"driver": Closure({"driver": f"570.{number}"}, ("driver",))}, needs)
+            for number, needs in ((1, True), (2, False))
         ]
         both = zip(nodes, changes, strict=True)
         return await asyncio.gather(*(changer.apply(node, change, LEASE) for node, change in both))
 
     assert [answer.reboot_required for answer in asyncio.run(run())] == [False, False]
-    assert in_demo(leased.nodes["n1"]) == "back 570.1\n"
-    assert in_demo(leased.nodes["n2"]) == "back 570.2\n"
+    assert in_demo(leased.nodes["n1"]) == "back 570.1 True\n"
+    assert in_demo(leased.nodes["n2"]) == "back 570.2 False\n"
 
 
 @pytest.mark.parametrize(

@@ -180,5 +180,6 @@ _FACTS: dict[str, Any] = {
     "apt_preferences": {"files": {}},
     "apt_sources": {"files": {}},
     "yum_repositories": {"files": {}},
+    "kept_packages": {"roles": {}},
     "free": {"/var": {"free_bytes": 10**11}, "/boot": {"free_bytes": 10**9}},
 }

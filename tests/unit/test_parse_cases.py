@@ -21,6 +21,7 @@ from fleetctl.parse import (
     node,
     nvidia_smi,
     proc_version,
+    repositories,
     rpm,
     systemd,
 )
@@ -28,7 +29,7 @@ from fleetctl.parse import (
 CASES = Path(__file__).parent.parent / "cases"
 KERNEL = "6.8.0-60-generic"
 FOLDERS = ("boot", "dkms", "dpkg", "fabric_manager", "kernel_log", "modinfo", "node", "nvidia_smi", "proc_version")
-FOLDERS += ("rpm", "systemd")
+FOLDERS += ("repositories", "rpm", "systemd")
 
 Given = Mapping[str, Any]
 
@@ -80,6 +81,9 @@ READERS: dict[str, Callable[[Given], Any]] = {
     "work": node.read_work_processes,
     "package_work": node.read_package_processes,
     "lease": node.read_lease,
+    "kept": lambda given: repositories.read_kept(given).map(
+        lambda roles: {role: sorted(packages) for role, packages in roles.items()}
+    ),
 }
 
 

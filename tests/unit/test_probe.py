@@ -25,6 +25,7 @@ from tests.unit.python_3_6 import PYTHON_3_6
 
 PROBE = Path(__file__).parents[2] / "fleetctl" / "probe" / "probe.py"
 LEASE = PROBE.with_name("lease.py")
+OFFERS = PROBE.with_name("offers.py")
 PYTHONS = [sys.executable, *([PYTHON_3_6] if PYTHON_3_6 else [])]
 FREEZER = Path("/sys/fs/cgroup/freezer")
 
@@ -86,8 +87,8 @@ def test_python_3_6_was_really_used() -> None:
     assert run_probe(path="/nonexistent")["python"].startswith("3.6.")
 
 
-def test_both_programs_are_written_for_python_3_6_and_the_standard_library() -> None:
-    for program in (PROBE, LEASE):
+def test_all_programs_are_written_for_python_3_6_and_the_standard_library() -> None:
+    for program in (PROBE, LEASE, OFFERS):
         tree = ast.parse(program.read_text(), feature_version=(3, 6))
         names = {
             (node.module if isinstance(node, ast.ImportFrom) else alias.name).split(".")[0]  # type: ignore[union-attr]
@@ -97,6 +98,17 @@ def test_both_programs_are_written_for_python_3_6_and_the_standard_library() -> 
         }
         assert names <= sys.stdlib_module_names, program.name
         assert program.read_text().isascii(), "goes through a node's locale"
+
+
+def test_the_packages_that_roles_keep_are_named_by_role(tmp_path: Path) -> None:
+    archives = tmp_path / "nvidia_driver" / "archives"
+    (archives / "partial").mkdir(parents=True)
+    for name in ("b_1%3a2-1_amd64.deb", "a-1-1.x86_64.rpm", "lock", "partial/c_1_all.deb"):
+        (archives / name).touch()
+    facts = run_probe(path="/nonexistent", cache_directory=str(tmp_path))
+    assert facts["kept_packages"] == {"roles": {"nvidia_driver": ["a-1-1.x86_64.rpm", "b_1%3a2-1_amd64.deb"]}}
+    facts = run_probe(path="/nonexistent", cache_directory=str(tmp_path / "absent"))
+    assert facts["kept_packages"] == {"roles": {}}
 
 
 def test_parameters_are_data_whatever_they_hold() -> None:

@@ -62,7 +62,7 @@ def everyday_plan() -> Plan:
 
 
 def plan_of_everything_that_is_left_alone() -> Plan:
-    fleet = surveyed.fleet(16, nvidia_driver_version=OLD)
+    fleet = surveyed.fleet(18, nvidia_driver_version=OLD)
     names = list(fleet.nodes)
     refusal = Refusal("driver", "the proprietary kernel module does not drive Blackwell GPUs", "set flavour: open")
     hardware = drift("gpu_count", declared="8", observed="7 in NVML, 8 on the PCI bus", cause="hardware")
@@ -78,6 +78,7 @@ def plan_of_everything_that_is_left_alone() -> Plan:
         "gpu009": not_applicable("nothing is declared for driver, fabric_manager"),
         "gpu014": observation(),
     }
+    lost = tuple(f"libnvidia-{name}-570={OLD}-0ubuntu1" for name in ("cfg1", "compute", "decode"))
     seen: dict[str, Any] = {name: work() for name in names}
     seen |= {
         "gpu010": held("fleetctl:r-20261129-b2:x1 driver 570 -> 580", by="slurm", hours_ago=1.1),
@@ -87,7 +88,15 @@ def plan_of_everything_that_is_left_alone() -> Plan:
         "gpu014": work(job("4713", None)),
         "gpu015": held("", by="", hours_ago=0),
     }
-    shown = replace(survey(observed, seen), work=value_of({n: w for n, w in seen.items() if n != "gpu016"}))
+    shown = replace(
+        survey(observed, seen),
+        work=value_of({n: w for n, w in seen.items() if n != "gpu016"}),
+        lost={
+            "gpu017": value_of(lost),
+            "gpu018": value_of(lost),
+            "gpu001": unknown("gpu001: apt-get update: Err:1 http://repo.example stable InRelease"),
+        },
+    )
     policy = RolloutPolicy(canary=0, max_unavailable=Limit(6))
     return make_plan(shown, fleet, policy, ("driver",), {"nvidia_driver_version": NEW})
 

@@ -178,6 +178,7 @@ class Rollout:
             course=record.course,
             variables=self.terms.overrides if record.course is Course.FORWARD else {},
             closures=record.closures,
+            needs_way_back=self.terms.policy.on_failed_verify == "roll_back",
         )
 
     async def hold_lease(self, node: Node, facts: NodeFacts) -> Answer:
