@@ -58,11 +58,10 @@ class SshNodes:
         return _read_facts(said.get())
 
     async def take_lease(self, node: Node, lease: Lease) -> Answer:
-        words = ("take", "--install", lease.rollout, lease.controller, str(lease.epoch), lease.nonce)
-        return await self._ask_lease(node, words)
+        return await self._ask_lease(node, ("take", "--install"), lease)
 
     async def release_lease(self, node: Node, lease: Lease) -> Answer:
-        return await self._ask_lease(node, ("release", lease.rollout, str(lease.epoch)))
+        return await self._ask_lease(node, ("release",), lease)
 
     async def boot_id(self, node: Node) -> Reading[str]:
         said = await self._ssh.run(node, ["cat", "/proc/sys/kernel/random/boot_id"], deadline_s=10)
@@ -93,7 +92,8 @@ class SshNodes:
         failure = await run_site_command(command, {"FLEETCTL_NODE": node.name}, self._power_cycle_deadline_s)
         return Answer("unknown", failure) if failure else Answer("ok")
 
-    async def _ask_lease(self, node: Node, words: Sequence[str]) -> Answer:
+    async def _ask_lease(self, node: Node, verb: Sequence[str], lease: Lease) -> Answer:
+        words = (*verb, lease.rollout, lease.controller, str(lease.epoch), lease.nonce)
         argv = [*_ROOT_PYTHON, "-", "--wait-s", f"{self._lease_wait_s:g}", *words]
         said = await self._ssh.run(node, argv, self._lease, deadline_s=self._lease_wait_s + 15)
         return _answer(said.get()) if said.is_known else Answer("unknown", said.reason)

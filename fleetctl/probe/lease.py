@@ -6,7 +6,7 @@ lease.py [--directory DIR] [--wait-s S] VERB ...
                                            create the lease, or raise the epoch of the same rollout's; then wait until
                                            no command runs under an older epoch
   check ROLLOUT EPOCH                      is this the lease now?
-  release ROLLOUT EPOCH                    remove it; no lease at all is as good
+  release ROLLOUT CONTROLLER EPOCH NONCE   remove a lease that could be taken so; no lease at all is as good
   show                                     print it
   exec ROLLOUT EPOCH -- COMMAND ...        run the command if this is the lease now; the lease can't be taken over
                                            until the command and all its children have ended
@@ -178,12 +178,14 @@ def check(directory: str, rollout: str, epoch: int, code: int) -> Lease:
     return stored
 
 
-def release(directory: str, until: float, rollout: str, epoch: int) -> None:
+def release(directory: str, until: float, asked: Lease) -> None:
     mutex = open_lock(directory, "lease.mutex")
     if not lock(mutex, fcntl.LOCK_EX, until):
         raise Ended(BUSY, busy="another process writes the lease")
-    if read_lease(directory) is not None:
-        check(directory, rollout, epoch, FOREIGN)
+    stored = read_lease(directory)
+    if stored is not None:
+        # May be of an earlier epoch: its controller died after it gave the node back, and before this.
+        refuse_other(stored, asked)
         os.unlink(path_in(directory, "lease.json"))
         sync_directory(directory)
     raise Ended(OK, lease=None)
@@ -334,13 +336,14 @@ def arguments() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb")
     verbs.add_parser("install")
     verbs.add_parser("show")
-    taking = verbs.add_parser("take")
-    taking.add_argument("--install", action="store_true")
-    for name in ("rollout", "controller"):
-        taking.add_argument(name)
-    taking.add_argument("epoch", type=int)
-    taking.add_argument("nonce")
-    for verb in ("check", "release", "exec"):
+    verbs.add_parser("take").add_argument("--install", action="store_true")
+    verbs.add_parser("release")
+    for verb in ("take", "release"):
+        verbs.choices[verb].add_argument("rollout")
+        verbs.choices[verb].add_argument("controller")
+        verbs.choices[verb].add_argument("epoch", type=int)
+        verbs.choices[verb].add_argument("nonce")
+    for verb in ("check", "exec"):
         verbs.add_parser(verb)
         verbs.choices[verb].add_argument("rollout")
         verbs.choices[verb].add_argument("epoch", type=int)
@@ -359,11 +362,9 @@ def do(asked: argparse.Namespace) -> None:
         make_directory(asked.directory)
     if asked.verb == "install" or (asked.verb == "take" and asked.install):
         install(asked.directory)
-    if asked.verb == "take":
+    if asked.verb in ("take", "release"):
         lease = {key: getattr(asked, key) for key in ("rollout", "controller", "epoch", "nonce")}
-        take(asked.directory, until, lease)
-    elif asked.verb == "release":
-        release(asked.directory, until, asked.rollout, asked.epoch)
+        (take if asked.verb == "take" else release)(asked.directory, until, lease)
     elif asked.verb == "check":
         raise Ended(OK, lease=check(asked.directory, asked.rollout, asked.epoch, FOREIGN))
     elif asked.verb == "show":

@@ -241,6 +241,9 @@ def test_a_lease_is_taken_once_raised_by_its_own_rollout_and_refused_to_others(n
         assert n1.orders == []
         assert (await nodes.release_lease(node, raised)).kind == "ok"
         assert (await nodes.release_lease(node, raised)).kind == "ok"
+        assert (await nodes.take_lease(node, LEASE)).kind == "ok"
+        assert (await nodes.release_lease(node, raised)).kind == "ok", "what its dead controller left"
+        assert (await nodes.take_lease(node, other)).kind == "ok"
 
     with_nodes(act)
 

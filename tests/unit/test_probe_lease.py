@@ -81,9 +81,9 @@ def test_a_lease_is_taken_shown_checked_and_released(node: Node) -> None:
     assert node.ask("show")[1] == {"lease": node.stored()}
     assert node.ask("check", "r-1", "1")[0] == OK
     assert node.ask("check", "r-1", "2")[0] == FOREIGN
-    assert node.ask("release", "r-1", "1")[0] == OK
+    assert node.ask("release", "r-1", "head:1", "1", "n1")[0] == OK
     assert not (node.directory / "lease.json").exists()
-    assert node.ask("release", "r-1", "1")[0] == OK, "released already is as good"
+    assert node.ask("release", "r-1", "head:1", "1", "n1")[0] == OK, "released already is as good"
 
 
 def test_modes_keep_others_from_writing_and_from_holding_the_lock(node: Node) -> None:
@@ -98,7 +98,7 @@ def test_another_rollout_is_refused_by_the_lease_that_is_there(node: Node) -> No
     assert code == FOREIGN
     assert said["lease"] == node.stored()
     assert node.stored()["rollout"] == "r-1"
-    assert node.ask("release", "r-2", "9")[0] == FOREIGN
+    assert node.ask("release", "r-2", "c2", "9", "n2")[0] == FOREIGN
     assert node.stored()["rollout"] == "r-1"
 
 
@@ -116,7 +116,18 @@ def test_the_epoch_is_raised_and_never_lowered(node: Node) -> None:
     assert node.ask("take", "r-1", "c1", "3", "n")[0] == FOREIGN, "one epoch has one controller"
     assert node.ask("take", "r-1", "c2", "3", "n")[0] == OK, "asking again changes nothing"
     assert node.stored() == {"rollout": "r-1", "controller": "c2", "epoch": 3, "nonce": "n"}
-    assert node.ask("release", "r-1", "1")[0] == FOREIGN
+    assert node.ask("release", "r-1", "c1", "1", "n")[0] == FOREIGN
+    assert node.ask("release", "r-1", "c1", "3", "n")[0] == FOREIGN
+
+
+def test_a_successor_takes_off_the_lease_that_a_dead_controller_of_its_rollout_left(node: Node) -> None:
+    node.ask("take", "r-1", "c1", "3", "n")
+    assert node.ask("release", "r-1", "c0", "2", "n")[0] == FOREIGN, "an earlier controller"
+    assert node.ask("release", "r-2", "c2", "4", "m")[0] == FOREIGN, "another rollout"
+    assert node.ask("release", "r-1", "c2", "4", "m")[0] == FOREIGN, "one of the same name, in another journal"
+    assert node.stored()["epoch"] == 3
+    assert node.ask("release", "r-1", "c2", "4", "n") == (OK, {"lease": None})
+    assert not (node.directory / "lease.json").exists()
 
 
 def test_of_many_that_take_at_once_exactly_one_gets_it(node: Node) -> None:
@@ -237,7 +248,7 @@ def test_a_caller_that_was_killed_leaves_the_command_running_under_the_lease(nod
 def test_a_damaged_lease_is_never_overwritten(node: Node) -> None:
     node.ask("take", "r-1", "c", "1", "n")
     (node.directory / "lease.json").write_text('{"rollout": "r-1", "contr')
-    for words in (("take", "r-1", "c", "2", "n"), ("release", "r-1", "1"), ("check", "r-1", "1"), ("show",)):
+    for words in (("take", "r-1", "c", "2", "n"), ("release", "r-1", "c", "1", "n"), ("check", "r-1", "1"), ("show",)):
         assert node.ask(*words)[0] == DAMAGED
     assert node.ask("exec", "r-1", "1", "--", "true")[0] == DAMAGED
     assert (node.directory / "lease.json").read_text() == '{"rollout": "r-1", "contr'
