@@ -62,7 +62,8 @@ class RunStory:
             return
         if kind in ("error", "verbose", "warning"):
             self._listen(event)
-        node = self.nodes.get(data.get("host", ""))
+        host = data.get("host")
+        node = self.nodes.get(host) if isinstance(host, str) else None
         if node is None or node.verdict is not None:
             return
         self._fold_task(node, kind, data)

@@ -8,7 +8,7 @@ Hosts that share a database keep their clocks in step (NTP); DEAD_AFTER_S is far
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
@@ -115,7 +115,7 @@ def require(connection: sa.Connection, claim: Claim) -> None:
     row = connection.execute(_row_of(claim.site).with_for_update()).one_or_none()
     if row is not None and _claim(row) == claim:
         return
-    if row is None or row.epoch == claim.epoch:
+    if row is None or (not row.rollout and _claim(row) == replace(claim, rollout="")):
         raise Refused(f"rollout {claim.rollout} is not run by us any more: `fleetctl rollout resume` takes it up")
     raise Refused(
         f"rollout {claim.rollout} was taken over by {row.owner}, pid {row.pid} (epoch {row.epoch}, ours was "

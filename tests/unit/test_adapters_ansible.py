@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fleetctl.adapters.ansible_events import RunStory
@@ -46,6 +46,7 @@ def test_each_node_of_a_run_is_judged_by_its_own_events(case: dict[str, Any]) ->
 
 
 @given(st.lists(st.fixed_dictionaries({"event": texts, "event_data": st.dictionaries(texts, plain_data, max_size=4)})))
+@example([{"event": "runner_on_ok", "event_data": {"host": []}}])
 def test_no_node_is_ok_without_its_last_task(events: list[dict[str, Any]]) -> None:
     story = RunStory.of(["n1"])
     for event in events:
