@@ -13,7 +13,7 @@ import pytest
 from tests.lab.conftest import wait_until
 from tests.lab.fleet import NEW, OLD, Controller, Fleet, fleet_up
 
-pytestmark = [pytest.mark.lab, pytest.mark.slow]
+pytestmark = pytest.mark.lab
 
 HOLDS = "until [ -e go ]; do sleep 0.5; done; touch $SLURM_JOB_ID.ended"
 STILL_S = 20
