@@ -143,8 +143,13 @@ class Fleet:
         return self.lab.say(node, f"{_PACKAGES}; echo; apt-mark showhold; dpkg --audit")
 
     def ansible_modules(self, node: str) -> int:
-        """How many modules Ansible has ever run there: each writes a line to the node's syslog."""
+        """How many modules Ansible has run there since its boot: each writes a line to the node's syslog."""
         return int(self.lab.say(node, "sudo journalctl --quiet --no-pager | grep -c ' ansible-.*Invoked with' || true"))
+
+    def ansible(self, node: str, module: str) -> None:
+        """Run one module on a node, as an admin would."""
+        argv = (str(Path(FLEETCTL).with_name("ansible")), node, "-m", module)
+        subprocess.run(argv, cwd=self.lab.directory, capture_output=True, timeout=60, check=True)
 
     def gpus(self, node: str) -> str:
         return self.lab.say(node, "nvidia-smi -L | wc -l")
