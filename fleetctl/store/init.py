@@ -31,8 +31,6 @@ def init(directory: Path) -> Laid:
             # Exclusively: what appears in between is somebody else's.
             with target.open("xb") as file, source.open("rb") as text:
                 shutil.copyfileobj(text, file)
-            if source.stat().st_mode & 0o100:
-                target.chmod(target.stat().st_mode | 0o111)
             written.append(name)
         except FileExistsError:
             if not target.is_file():

@@ -207,8 +207,9 @@ def site_of(file: YamlFile, flags: Mapping[str, Any], environ: Mapping[str, str]
         read = _FleetFile.model_validate(overlaid.values)
     except ValidationError as exc:
         raise PolicyError("\n".join(_line(problem, overlaid) for problem in exc.errors())) from None
-    _check_across(read, overlaid)
     directory = file.path.parent.absolute()
+    _check_across(read, overlaid)
+    _check_commands(read, overlaid, directory)
     slurm = read.schedulers.slurm
     return Site(
         name=directory.name,
@@ -239,6 +240,17 @@ def _policy(read: _FleetFile, directory: Path) -> RolloutPolicy:
         hooks=Hooks(**{name: _command(getattr(read.hooks, name), directory) for name in _Hooks.model_fields}),
         **{name: getattr(rollout, name) for name in _SAME_IN_POLICY},
     )
+
+
+def _check_commands(read: _FleetFile, overlaid: Overlaid, directory: Path) -> None:
+    commands: dict[KeyPath, tuple[str, ...]] = {("power_cycle",): read.power_cycle}
+    commands |= {("hooks", name): getattr(read.hooks, name) for name in _Hooks.model_fields}
+    for key, command in commands.items():
+        if command and Path(_command(command, directory)[0]).is_relative_to(directory):
+            raise PolicyError(
+                f"{overlaid.place(key)}: {command[0]} lies in the inventory, where Ansible runs each program as an "
+                "inventory script: move it elsewhere"
+            )
 
 
 def _command(command: tuple[str, ...], directory: Path) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import socket
 import subprocess
 import threading
@@ -27,7 +28,7 @@ MARK = "r-20261201-a7"
 
 @dataclass(frozen=True)
 class Site:
-    """An inventory as `fleetctl init` lays it down, with the hooks of its example turned on."""
+    """An inventory as `fleetctl init` lays it down, with the hooks that it names turned on, and those beside it."""
 
     directory: Path
     home: Path
@@ -40,7 +41,8 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
-    directory = tmp_path / "train"
+    directory = tmp_path / "inventory" / "train"
+    shutil.copytree(Path(__file__).parents[2] / "hooks", tmp_path / "hooks")
     init(directory)
     file = directory / "fleet.yml"
     lines = file.read_text().splitlines()

@@ -115,7 +115,7 @@ def test_of_many_at_once_exactly_one_gets_the_lock(database: Database) -> None:
         assert [answer for answer in answers if isinstance(answer, int)] == [epoch]
         assert all("is run by" in str(answer) for answer in answers if answer != epoch)
         with database.write() as connection:
-            connection.exec_driver_sql("UPDATE locks SET owner = ''")
+            connection.exec_driver_sql("UPDATE locks SET rollout = ''")
 
 
 def test_the_heartbeat_and_the_loop_wait_for_each_other(database: Database) -> None:

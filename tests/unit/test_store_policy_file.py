@@ -148,6 +148,8 @@ def test_a_budget_of_zero_says_what_to_write_instead(value: str) -> None:
         ('hooks: {before_drain: "a \'b"}', "can't be split into words"),
         ("hooks: {before_drain: [1]}", "1 must be text"),
         ("power_cycle: 5", "power_cycle: 5 must be a list"),
+        ("power_cycle: /srv/train-a/off now", "/srv/train-a/off lies in the inventory"),
+        ("hooks: {on_quarantine: hooks/post}", "hooks/post lies in the inventory"),
         ("a: 1\na: 2", "a second time"),
     ],
 )
@@ -245,7 +247,7 @@ def test_what_the_example_shows_in_comments_are_the_defaults() -> None:
     seen = []
     for text in _commented_sections(lines):
         if "hooks:" in text:
-            hooks = "/srv/train-a/hooks"
+            hooks = "/hooks"
             assert site(text).policy.hooks == Hooks(
                 (f"{hooks}/silence-alerts",), (f"{hooks}/unsilence-alerts",), (f"{hooks}/post-to-chat",)
             )
