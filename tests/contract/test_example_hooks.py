@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -127,28 +128,24 @@ def name_chat(site: Site, url: str) -> None:
     file.write_text(f"{url}\n")
 
 
-class listening:  # noqa: N801  used as a function is
+@contextmanager
+def listening() -> Iterator[tuple[str, list[Any]]]:
     """A web server for the time of the block: its address, and what is posted there."""
+    heard: list[Any] = []
 
-    def __enter__(self) -> tuple[str, list[Any]]:
-        heard: list[Any] = []
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            heard.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                heard.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-                self.send_response(200)
-                self.end_headers()
+        def log_message(self, *_words: Any) -> None:
+            """Say nothing."""
 
-            def log_message(self, *_words: Any) -> None:
-                """Say nothing."""
-
-        self._server = HTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        return f"http://127.0.0.1:{self._server.server_port}/hook", heard
-
-    def __exit__(self, *_error: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/hook", heard
+        server.shutdown()
 
 
 def free_port() -> int:
