@@ -26,7 +26,7 @@ from tests.lab.deaths import (
 )
 from tests.lab.fleet import NEW, OLD, Fleet, fleet_up
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.slow]
 
 FOREIGN = "RMA is open"
 FOREIGN_NODE = "gpu003"
@@ -83,7 +83,6 @@ def test_after_all_that_a_second_rollout_has_nothing_to_do_and_runs_no_ansible(f
     assert fleet.ansible_modules("gpu001") > before["gpu001"], "a run would have been seen"
 
 
-@pytest.mark.slow
 def test_a_controller_killed_at_any_moment_loses_nothing(fleet: Fleet) -> None:
     """Rollouts there and back until enough controllers have died, each at another position of the journal."""
     draw = random.Random(580)
