@@ -91,11 +91,13 @@ class Site:
         return AnsibleChanger(settings, {"driver": "demo"})
 
     def files(self) -> dict[Path, bytes]:
+        """Every file that is there while it is looked for; Ansible's own come and go."""
         found = {}
-        for path in self.state.rglob("*"):
-            with contextlib.suppress(OSError):
-                if path.is_file():
-                    found[path] = path.read_bytes()
+        for directory, _, names in os.walk(self.state):  # unlike rglob, takes a directory that vanishes for empty
+            for path in (Path(directory, name) for name in names):
+                with contextlib.suppress(OSError):
+                    if path.is_file():
+                        found[path] = path.read_bytes()
         return found
 
 
