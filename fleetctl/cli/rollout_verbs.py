@@ -214,5 +214,8 @@ VERBS: tuple[click.Command, ...] = (
     _whole("abort", "Admit no more nodes, give back those that are unchanged, finish the changed ones, and end."),
     _on_nodes("retry", "Look again at nodes that ended otherwise than done."),
     _on_nodes("skip", "Leave nodes out that were not begun."),
-    _on_nodes("release", "Leave nodes that are under way to a person: drained as they are, and nothing more is done."),
+    _on_nodes(
+        "release",
+        "Leave nodes that are under way to a person: drained as they are, and not touched before they are given back.",
+    ),
 )

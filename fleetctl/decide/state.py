@@ -320,7 +320,9 @@ class RolloutState:
         elif request.verb == "skip" and state is State.PENDING:
             self._enter(record, State.SKIPPED, at, f"skipped by {request.by}")
         elif request.verb == "release" and record.is_under_way:
-            self._enter(record, State.HELD, at, f"released to {request.by}")
+            # One that is not drained would be lifted from its hold at the next poll.
+            is_begun = record.marked or state is not State.CHECKING
+            self._enter(record, State.HELD if is_begun else State.SKIPPED, at, f"released to {request.by}")
 
     # --- moving one record
 

@@ -196,6 +196,14 @@ def test_a_node_that_is_released_stays_as_it_is_for_a_person(at: float) -> None:
     assert set(ended.values()) <= {State.HELD, State.DONE}
 
 
+def test_a_node_that_is_released_before_its_drain_is_left_out() -> None:
+    world = make_world()
+    controller = roll(world, requests=[(0.9, Request("release", "alice", ("gpu001",)))])
+    assert states(controller)["gpu001"] is State.SKIPPED
+    assert world.nodes["gpu001"].loaded == OLD
+    assert not world.nodes["gpu001"].cordoned
+
+
 def test_some_release_comes_while_the_node_is_under_way() -> None:
     ends = set()
     for at in range(20, 620, 60):
