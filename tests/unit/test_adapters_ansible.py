@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -15,10 +14,10 @@ from fleetctl.adapters.ansible_log import LOG_LIMIT_BYTES, NodeLog, line_of
 from fleetctl.adapters.ansible_reason import is_lock_held, lease_refusal, reason_of, signature_of
 from fleetctl.model.secret import HIDDEN, scrub, secrets_in
 from fleetctl.ports import Applied
+from tests.unit.case_files import params, read_cases
 
-CASES = Path(__file__).parents[1] / "cases" / "ansible"
-REASONS: list[dict[str, Any]] = yaml.safe_load((CASES / "reasons.yaml").read_text())
-RUNS: list[dict[str, Any]] = yaml.safe_load((CASES / "runs.yaml").read_text())
+REASONS = read_cases("ansible/reasons.yaml")
+RUNS = read_cases("ansible/runs.yaml")
 
 texts = st.text(max_size=60)
 plain_data = st.recursive(
@@ -28,14 +27,14 @@ plain_data = st.recursive(
 )
 
 
-@pytest.mark.parametrize("case", REASONS, ids=lambda case: case["case"])
+@pytest.mark.parametrize("case", params(REASONS, lambda case: case["case"]))
 def test_a_failed_task_is_told_in_one_telling_line(case: dict[str, Any]) -> None:
     reason = reason_of(case["given"])
     expected = {"lock_held": False, "signature": signature_of(reason), **case["expect"]}
     assert {"reason": reason, "lock_held": is_lock_held(reason), "signature": signature_of(reason)} == expected
 
 
-@pytest.mark.parametrize("case", RUNS, ids=lambda case: case["case"])
+@pytest.mark.parametrize("case", params(RUNS, lambda case: case["case"]))
 def test_each_node_of_a_run_is_judged_by_its_own_events(case: dict[str, Any]) -> None:
     story = RunStory.of(case["of"])
     for event in case["events"]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fleetctl.model.mark import Mark, Ownership, owner_of, read_mark
+from tests.unit.case_files import params, read_cases
 
-REASONS = yaml.safe_load((Path(__file__).parents[1] / "cases/slurm/reasons.yaml").read_text())
+REASONS = read_cases("slurm/reasons.yaml")
 MARK = Mark("r-20261130-a7", "9f3c", "driver")
 
 rollouts = st.from_regex(r"[A-Za-z0-9._-]{1,30}", fullmatch=True)
@@ -20,7 +19,7 @@ nonces = st.from_regex(r"[A-Za-z0-9]{1,16}", fullmatch=True)
 appended = st.sampled_from(["", " : Not responding", " : reboot issued : reboot complete", " : whatever comes next"])
 
 
-@pytest.mark.parametrize("case", REASONS, ids=[case["reason"] or "empty" for case in REASONS])
+@pytest.mark.parametrize("case", params(REASONS, lambda case: case["reason"] or "empty"))
 def test_whose_a_reason_is(case: dict[str, Any]) -> None:
     assert owner_of(case["reason"], MARK) is Ownership(case["owner"])
     found = read_mark(case["reason"])

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from fleetctl.model.reading import Reading
 from fleetctl.parse import (
@@ -25,8 +23,8 @@ from fleetctl.parse import (
     rpm,
     systemd,
 )
+from tests.unit.case_files import CASES, params, read_cases
 
-CASES = Path(__file__).parent.parent / "cases"
 KERNEL = "6.8.0-60-generic"
 FOLDERS = ("boot", "dkms", "dpkg", "fabric_manager", "kernel_log", "modinfo", "node", "nvidia_smi", "proc_version")
 FOLDERS += ("repositories", "rpm", "systemd")
@@ -125,9 +123,7 @@ def differences(expected: Any, found: Any, where: str = "") -> Iterator[str]:
 def cases() -> Iterator[Any]:
     for folder in FOLDERS:
         for path in sorted((CASES / folder).glob("*.yaml")):
-            for case in yaml.safe_load(path.read_text(encoding="utf-8")):
-                name = f"{folder}: {case.get('id', '')} {case['case']}"
-                yield pytest.param(case, id=" ".join(name.split()))
+            yield from params(read_cases(f"{folder}/{path.name}"), lambda case: case["case"], f"{folder}:")
 
 
 @pytest.mark.parametrize("case", list(cases()))

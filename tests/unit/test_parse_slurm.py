@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -21,14 +19,12 @@ from fleetctl.parse.slurm_json import read_nodes_json
 from fleetctl.parse.slurm_records import JobRecord, NodeListing, NodeRecord, count_gpus, is_gres_used
 from fleetctl.parse.slurm_states import is_quiet, is_registered, read_states
 from fleetctl.parse.slurm_text import read_nodes_text, read_reservations
-
-CASES = Path(__file__).parents[1] / "cases" / "slurm"
+from tests.unit.case_files import params, read_cases
 
 
 def cases(name: str) -> pytest.MarkDecorator:
-    loaded = yaml.safe_load((CASES / f"{name}.yaml").read_text())
-    ids = [f"{case.get('id', '-')} {case.get('case') or case.get('text')}" for case in loaded]
-    return pytest.mark.parametrize("case", loaded, ids=ids)
+    loaded = read_cases(f"slurm/{name}.yaml")
+    return pytest.mark.parametrize("case", params(loaded, lambda case: case.get("case") or case.get("text") or "-"))
 
 
 def expect_nodes(reading: Reading[NodeListing], case: dict[str, Any]) -> None:

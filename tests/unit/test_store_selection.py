@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +14,9 @@ from fleetctl.errors import SelectionError
 from fleetctl.model.names import fold, natural_key
 from fleetctl.parse.slurm_hostlist import expand_hostlist
 from fleetctl.store.selection import HostPatterns, members_of, split_pattern
+from tests.unit.case_files import CASES, params
 
-FILE = yaml.safe_load((Path(__file__).parents[1] / "cases/inventory/selection.yaml").read_text())
+FILE = yaml.safe_load((CASES / "inventory/selection.yaml").read_text())
 HOSTS: list[str] = FILE["inventory"]["hosts"]
 PATTERNS = HostPatterns(
     dict.fromkeys(HOSTS),
@@ -25,7 +25,7 @@ PATTERNS = HostPatterns(
 )
 
 
-@pytest.mark.parametrize("case", FILE["cases"], ids=lambda case: case["pattern"] or "(nothing)")
+@pytest.mark.parametrize("case", params(FILE["cases"], lambda case: case["pattern"].strip() or "(nothing)"))
 def test_a_pattern_means_these_nodes_or_is_refused(case: dict[str, Any]) -> None:
     if "refused" in case:
         with pytest.raises(SelectionError) as refusal:
