@@ -136,6 +136,7 @@ def in_demo(sshd: Sshd, name: str = "demo") -> str:
     return sshd.inside("sh", "-c", f"cat /var/lib/{name} 2>/dev/null || true")
 
 
+@pytest.mark.case("D01", "N02")
 def test_nodes_share_a_run_and_each_is_answered_for_itself_when_it_is_finished(leased: SshdService, site: Site) -> None:
     n1, n2, n3, n4, n5 = (leased.nodes[f"n{number}"] for number in range(1, 6))
     variables = {
@@ -220,6 +221,7 @@ def test_a_preflight_changes_nothing_and_going_back_hands_each_node_its_own_clos
     assert in_demo(leased.nodes["n2"]) == "back 570.2 False\n"
 
 
+@pytest.mark.case("M05", "N01")
 @pytest.mark.parametrize(
     ("playbook", "reason"),
     [
@@ -231,7 +233,7 @@ def test_a_preflight_changes_nothing_and_going_back_hands_each_node_its_own_clos
 def test_a_run_that_says_nothing_of_a_node_leaves_it_unknown(
     leased: SshdService, tmp_path: Path, playbook: str, reason: str
 ) -> None:
-    """M05, N01: no hosts matched, a broken playbook, a run without the last task: never ok, never failed."""
+    """No hosts matched, a broken playbook, a run without the last task: never ok, never failed."""
     content = tmp_path / "content"
     shutil.copytree(CONTENT, content)
     (content / "apply.yml").write_text(playbook)
@@ -332,8 +334,9 @@ def test_a_killed_controller_leaves_a_run_that_the_next_one_finds_and_ends(lease
     assert in_demo(sshd) == "begun\nended\n"
 
 
+@pytest.mark.case("N08")
 def test_a_secret_of_the_inventory_is_nowhere(leased: SshdService, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """N08: not in any file, while the run lasts or after it; not in any command line; not in what is reported."""
+    """Not in any file, while the run lasts or after it; not in any command line; not in what is reported."""
     canary, in_environment = "canary-4711-bird", "canary-0815-bird"
     monkeypatch.setenv("SITE_VAULT_TOKEN", in_environment)
     sshd = leased.nodes["n1"]

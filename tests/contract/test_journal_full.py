@@ -45,6 +45,7 @@ def append_until_full(journal: Journal) -> None:
         journal.append([intended(journal.length)])
 
 
+@pytest.mark.case("N07")
 def test_a_journal_on_a_full_disk_stops_whole_and_goes_on_once_there_is_room(small_disk: Path) -> None:
     journal = begun(database_in(small_disk))
     ballast = fill(small_disk)
@@ -59,6 +60,7 @@ def test_a_journal_on_a_full_disk_stops_whole_and_goes_on_once_there_is_room(sma
     assert list(read_events(database_in(small_disk), ROLLOUT)) == [opened(), *map(intended, range(1, held + 1))]
 
 
+@pytest.mark.case("N07")
 def test_a_journal_that_can_not_be_begun_for_lack_of_room_is_not_begun(small_disk: Path) -> None:
     ballast = fill(small_disk)
     with pytest.raises(JournalFull, match="no room"):
@@ -67,6 +69,7 @@ def test_a_journal_that_can_not_be_begun_for_lack_of_room_is_not_begun(small_dis
     assert [path.name for path in small_disk.iterdir()] == []
 
 
+@pytest.mark.case("N07")
 def test_a_journal_is_not_taken_up_on_a_full_disk(small_disk: Path) -> None:
     begun(database := database_in(small_disk))
     database.close()
@@ -75,6 +78,7 @@ def test_a_journal_is_not_taken_up_on_a_full_disk(small_disk: Path) -> None:
         begun(open_database(default_url(small_disk)), "r-20261130-b8")
 
 
+@pytest.mark.case("N07")
 def test_a_log_on_a_full_disk_is_not_in_the_way(small_disk: Path) -> None:
     fill(small_disk)
     log = RolloutLog(log_path(small_disk, ROLLOUT), lambda: 1)

@@ -73,6 +73,7 @@ def test_draining_again_changes_nothing(cluster: SlurmService, node: str) -> Non
     assert not [command for command, *_ in beside.times if "update" in command]
 
 
+@pytest.mark.case("G03", "G14")
 def test_a_running_job_is_left_alone_and_the_node_is_empty_only_after_it(cluster: SlurmService, node: str) -> None:
     job = cluster.submit(node)
     cluster.await_state(node, "MIXED")
@@ -86,6 +87,7 @@ def test_a_running_job_is_left_alone_and_the_node_is_empty_only_after_it(cluster
     assert look(cluster, node).states == {"IDLE", "DRAIN"}
 
 
+@pytest.mark.case("G14")
 def test_a_job_that_starts_just_before_the_drain_is_waited_for(cluster: SlurmService, node: str) -> None:
     beside = Beside(cluster)
 
@@ -100,6 +102,7 @@ def test_a_job_that_starts_just_before_the_drain_is_waited_for(cluster: SlurmSer
     assert (work.cordoned, work.empty, len(work.jobs)) == (True, False, 1)
 
 
+@pytest.mark.case("G14")
 def test_no_job_starts_on_a_drained_node(cluster: SlurmService, node: str) -> None:
     assert drain(cluster, node) == Answer("ok")
     job = cluster.submit(node)
@@ -112,6 +115,7 @@ def test_no_job_starts_on_a_drained_node(cluster: SlurmService, node: str) -> No
 # --- ours only
 
 
+@pytest.mark.case("G02")
 def test_a_foreign_drain_is_never_touched(cluster: SlurmService, node: str) -> None:
     admin(cluster, node, "state=drain", "reason=ECC errors, RMA open")
     assert drain(cluster, node).kind == "foreign"
@@ -146,6 +150,7 @@ def test_another_rollouts_drain_is_foreign_until_it_is_named_as_left_behind(clus
     assert cluster.reason(node) == str(MARK)
 
 
+@pytest.mark.case("G02")
 def test_an_admin_who_drains_during_ours_keeps_the_node(cluster: SlurmService, node: str) -> None:
     assert drain(cluster, node) == Answer("ok")
     admin(cluster, node, "state=drain", "reason=PSU swap, do not touch")
@@ -226,6 +231,7 @@ def test_what_an_admin_writes_between_re_read_and_update_is_lost(cluster: SlurmS
 # --- what Slurm does by itself
 
 
+@pytest.mark.case("G01")
 def test_slurms_own_drain_is_dropped_while_ours_stands_and_is_told_apart_where_it_does_not(
     cluster: SlurmService,
 ) -> None:
@@ -269,6 +275,7 @@ def test_a_node_that_went_down_is_given_back_only_after_its_slurmd_registered(cl
         assert "DOWN" in cluster.state(other)
 
 
+@pytest.mark.case("G10")
 def test_a_node_without_all_its_gpus_is_not_given_back(cluster: SlurmService, node: str) -> None:
     assert drain(cluster, node) == Answer("ok")
     cluster.lose_gpus(node, left=2)
@@ -302,6 +309,7 @@ def test_slurms_own_drain_after_ours_never_looks_like_ours(cluster: SlurmService
     assert "DRAIN" in cluster.state(node)
 
 
+@pytest.mark.case("G10")
 def test_an_undrained_node_without_all_its_gpus_is_slurms_drain(cluster: SlurmService, node: str) -> None:
     cluster.lose_gpus(node, left=1)
     cluster.await_state(node, "INVALID_REG", "DRAIN")

@@ -120,6 +120,7 @@ def test_a_suspended_job_holds_its_node(cluster: SlurmService, node: str) -> Non
     cluster.run("scontrol", "resume", job)
 
 
+@pytest.mark.case("G03")
 def test_a_node_is_not_empty_while_a_job_is_leaving_it(cluster: SlurmService, node: str) -> None:
     epilog = f"{cluster.directory}/epilog"
     cluster.run("sh", "-c", f"echo '#!/bin/sh\nsleep 2' > {epilog}; chmod 755 {epilog}")

@@ -205,9 +205,10 @@ def test_the_boot_id_is_the_kernels(n1: Sshd) -> None:
     assert told == (n1.directory / "boot_id").read_text().strip()
 
 
+@pytest.mark.case("F06")
 @pytest.mark.parametrize("text", ["", "sudo: a password is required\n", "kex_exchange_identification\n", "6c01ee30\n"])
 def test_a_boot_id_that_is_no_uuid_is_unknown(n1: Sshd, text: str) -> None:
-    """F06: failure text or an empty file must never count as a boot id, least of all as a new one."""
+    """Failure text or an empty file must never count as a boot id, least of all as a new one."""
     boot_id = n1.directory / "boot_id"
     before = boot_id.read_text()
     boot_id.write_text(text)
@@ -217,6 +218,7 @@ def test_a_boot_id_that_is_no_uuid_is_unknown(n1: Sshd, text: str) -> None:
         boot_id.write_text(before)
 
 
+@pytest.mark.case("F06")
 def test_noise_of_a_login_shell_is_no_part_of_the_boot_id(n1: Sshd) -> None:
     told = with_nodes(lambda nodes: nodes.boot_id(n1.node(user=NOISY))).get()
     assert uuid.UUID(told)
@@ -261,11 +263,12 @@ def test_an_unreachable_node_answers_unknown_to_everything(service: SshdService,
     with_nodes(act)
 
 
+@pytest.mark.case("F05")
 @pytest.mark.parametrize("delay_s", [0.0, 0.5])
 def test_an_order_to_restart_is_ok_whether_or_not_the_connection_survives_it(
     service: SshdService, delay_s: float
 ) -> None:
-    """F05: ok says only that the order was given; the boot id is what must change."""
+    """Ok says only that the order was given; the boot id is what must change."""
     sshd = service.add(f"restarted{delay_s:g}".replace(".", ""), reboot_delay_s=delay_s)
 
     async def act(nodes: SshNodes) -> None:

@@ -115,11 +115,12 @@ def test_a_passive_verify_runs_no_active_check(installed: SshdService, tmp_path:
     assert n1.inside("sh", "-c", "ls /var/lib").split().count("disturbed") == 1
 
 
+@pytest.mark.case("M10")
 @pytest.mark.parametrize("way", ["timeout", "host_key unknown", "host_key changed", "auth", "shell", "lost"])
 def test_a_node_that_ssh_does_not_reach_is_unknown_and_no_check_is_run(
     installed: SshdService, tmp_path: Path, way: str
 ) -> None:
-    """M10: never a failed check, least of all "package not installed"."""
+    """Never a failed check, least of all "package not installed"."""
     (verdict,) = verify(tmp_path, installed.failing(installed.nodes["n1"])[way])
     assert verdict.unknown.startswith(f"unreachable: ssh: {way.split()[0]}")
     assert (verdict.passed, verdict.failures, verdict.is_pass) == (0, (), False)

@@ -140,6 +140,7 @@ def test_a_node_that_an_admin_resumes_during_the_change_is_let_go_and_not_restar
     assert "lease.json" not in fleet.lab.say("gpu003", "sudo ls /var/lib/fleetctl"), "the next controller may come"
 
 
+@pytest.mark.case("G14")
 def test_a_job_that_starts_between_two_polls_ends_by_itself_before_the_change(afterwards: Afterwards) -> None:
     fleet = afterwards.fleet
     job = afterwards.jobs["gpu004"]

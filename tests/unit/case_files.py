@@ -18,9 +18,7 @@ def read_cases(name: str) -> list[dict[str, Any]]:
     return entries
 
 
-def params(
-    cases: Iterable[dict[str, Any]], title: Callable[[dict[str, Any]], str], before: str = ""
-) -> list[Any]:
+def params(cases: Iterable[dict[str, Any]], title: Callable[[dict[str, Any]], str], before: str = "") -> list[Any]:
     """One parameter for each entry, named by its id and its title, so that `pytest -k A06` and `-m case` find it."""
     return [
         pytest.param(

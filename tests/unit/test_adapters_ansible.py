@@ -111,6 +111,7 @@ def test_a_declared_secret_is_never_kept(secret: str, before: str, after: str) -
     assert secret not in scrub(f"{before}{secret}{after}", (secret,)).replace(HIDDEN, "")
 
 
+@pytest.mark.case("N07")
 def test_a_log_is_private_bounded_and_keeps_its_end(tmp_path: Path) -> None:
     log = NodeLog(tmp_path, "r-1", "n1", ("hunter2",))
     for number in range(20_000):

@@ -71,6 +71,7 @@ def boot_next(raw: dict[str, Any], kernel: str) -> None:
     raw["files"]["/boot/grub/grub.cfg"] = {"text": menu}
 
 
+@pytest.mark.case("A01", "A02")
 def test_after_the_install_only_a_reboot_is_pending() -> None:
     raw = facts()
     load_module(raw, OLD)
@@ -86,7 +87,8 @@ def test_after_the_install_only_a_reboot_is_pending() -> None:
     assert blocks(raw) == ""
 
 
-def test_a_userland_that_others_moved_is_not_what_a_reboot_brings_back() -> None:  # A01, A02
+@pytest.mark.case("A01", "A02")
+def test_a_userland_that_others_moved_is_not_what_a_reboot_brings_back() -> None:
     raw = facts()
     raw["nvidia_smi"] = {
         "gpus": ran("Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.126\n", 18)
@@ -132,7 +134,8 @@ def test_a_missing_hold_alone_disturbs_nobody() -> None:
     assert drift.remedy == "hold missing: run the role"
 
 
-def test_the_wrong_flavour_of_the_right_version_is_drift() -> None:  # C01
+@pytest.mark.case("C01")
+def test_the_wrong_flavour_of_the_right_version_is_drift() -> None:
     raw = with_module(VERSION, "NVIDIA")
     load_module(raw, VERSION, "proprietary")
     found = truths(compare(raw))
@@ -141,7 +144,8 @@ def test_the_wrong_flavour_of_the_right_version_is_drift() -> None:  # C01
     assert "proprietary" in blocks(raw)
 
 
-def test_no_module_for_the_kernel_of_the_next_boot_forbids_the_restart() -> None:  # E04
+@pytest.mark.case("E04")
+def test_no_module_for_the_kernel_of_the_next_boot_forbids_the_restart() -> None:
     raw = facts()
     boot_next(raw, OTHER_KERNEL)
     raw["kernels"][OTHER_KERNEL] = {
@@ -175,7 +179,8 @@ def test_nothing_forbids_the_restart_of_a_healthy_node() -> None:
     assert blocks(facts()) == ""
 
 
-def test_a_half_configured_package_is_drift_and_forbids_the_restart() -> None:  # D04
+@pytest.mark.case("D04")
+def test_a_half_configured_package_is_drift_and_forbids_the_restart() -> None:
     raw = facts()
     raw["commands"]["dpkg_list"]["out"] = raw["commands"]["dpkg_list"]["out"].replace(
         "hi \tnvidia-dkms-580-open", "iF \tnvidia-dkms-580-open"
@@ -201,7 +206,8 @@ def test_an_initramfs_with_another_module_is_drift(listing: str, made_at: float,
     assert (blocks(raw) == "") is is_right
 
 
-def test_a_module_that_differs_from_what_dkms_built_is_drift() -> None:  # E01
+@pytest.mark.case("E01")
+def test_a_module_that_differs_from_what_dkms_built_is_drift() -> None:
     raw = facts()
     note = "installed (WARNING! Diff between built and installed module!)"
     raw["commands"]["dkms_status"] = ran(f"nvidia/{VERSION}, {KERNEL}, x86_64: {note}\n")
@@ -209,7 +215,8 @@ def test_a_module_that_differs_from_what_dkms_built_is_drift() -> None:  # E01
     assert (drift.truth, drift.disturbance) == ("dkms", Disturbance.REBOOT)
 
 
-def test_one_gpu_of_eight_missing_in_nvml_is_hardware_and_named() -> None:  # A16
+@pytest.mark.case("A16")
+def test_one_gpu_of_eight_missing_in_nvml_is_hardware_and_named() -> None:
     raw = facts()
     rows = raw["nvidia_smi"]["gpus"]["out"].splitlines()
     raw["nvidia_smi"]["gpus"]["out"] = "\n".join(rows[:5] + rows[6:]) + "\n"
@@ -219,7 +226,8 @@ def test_one_gpu_of_eight_missing_in_nvml_is_hardware_and_named() -> None:  # A1
     assert "siblings" in drift.remedy
 
 
-def test_a_gpu_missing_on_the_bus_shows_only_against_the_declared_count() -> None:  # A16
+@pytest.mark.case("A16")
+def test_a_gpu_missing_on_the_bus_shows_only_against_the_declared_count() -> None:
     raw = facts()
     rows = raw["nvidia_smi"]["gpus"]["out"].splitlines()
     raw["nvidia_smi"]["gpus"]["out"] = "\n".join(rows[:5] + rows[6:]) + "\n"
@@ -229,7 +237,8 @@ def test_a_gpu_missing_on_the_bus_shows_only_against_the_declared_count() -> Non
     assert compare(raw, nvidia_driver_gpu_count=None) == ()
 
 
-def test_a_lost_gpu_leaves_the_count_open() -> None:  # A15
+@pytest.mark.case("A15")
+def test_a_lost_gpu_leaves_the_count_open() -> None:
     raw = facts()
     text = f"Unable to determine the device handle for GPU {BUS_IDS[3]}: GPU is lost.  Reboot\n the system\n"
     raw["nvidia_smi"] = {"gpus": ran(text, 15)}
@@ -239,7 +248,8 @@ def test_a_lost_gpu_leaves_the_count_open() -> None:  # A15
     assert BUS_IDS[3] in found["gpu_state"].observed
 
 
-def test_a_gpu_that_asks_for_a_reset_is_named_with_index_and_bus_id() -> None:  # A07
+@pytest.mark.case("A07")
+def test_a_gpu_that_asks_for_a_reset_is_named_with_index_and_bus_id() -> None:
     raw = facts()
     gpus = raw["nvidia_smi"]["gpus"]
     gpus["out"] = gpus["out"].replace("Success, None", "Success, Reset", 1)
@@ -248,7 +258,8 @@ def test_a_gpu_that_asks_for_a_reset_is_named_with_index_and_bus_id() -> None:  
     assert drift.cause == "hardware"
 
 
-def test_a_driver_that_does_not_answer_asks_for_a_power_cycle() -> None:  # A12
+@pytest.mark.case("A12")
+def test_a_driver_that_does_not_answer_asks_for_a_power_cycle() -> None:
     raw = facts()
     raw["nvidia_smi"] = {"gpus": {"timed_out": True, "pid": 7, "out": "", "err": ""}}
     (drift,) = compare(raw)
@@ -257,7 +268,8 @@ def test_a_driver_that_does_not_answer_asks_for_a_power_cycle() -> None:  # A12
     assert drift.cause == "health"
 
 
-def test_no_device_at_all_with_the_proprietary_module_on_blackwell() -> None:  # C01
+@pytest.mark.case("C01")
+def test_no_device_at_all_with_the_proprietary_module_on_blackwell() -> None:
     raw = with_module(VERSION, "NVIDIA")
     load_module(raw, VERSION, "proprietary")
     raw["nvidia_smi"] = {"gpus": ran("No devices were found\n", 6)}
@@ -281,7 +293,8 @@ def test_xids_weigh_by_their_kind(number: int, severity: str) -> None:
     assert drift.observed == f"Xid {number} on 0000:1b:00, 2 times since boot"
 
 
-def test_automatic_upgrades_that_would_move_the_driver_are_named() -> None:  # A01, A05
+@pytest.mark.case("A01", "A05")
+def test_automatic_upgrades_that_would_move_the_driver_are_named() -> None:
     raw = facts()
     raw["commands"]["units"]["out"] = raw["commands"]["units"]["out"].replace(
         unit("apt-daily-upgrade.timer", "inactive", "dead", "masked", "masked"), unit("apt-daily-upgrade.timer")
@@ -293,7 +306,8 @@ def test_automatic_upgrades_that_would_move_the_driver_are_named() -> None:  # A
     assert compare(raw) == ()
 
 
-def test_a_driver_that_an_operator_owns_is_audited_and_not_installed() -> None:  # A05
+@pytest.mark.case("A05")
+def test_a_driver_that_an_operator_owns_is_audited_and_not_installed() -> None:
     raw = with_packages("ii \tbash\tamd64\t5.2")
     del raw["kernels"][KERNEL]
     variables = {**HOST_VARS, "nvidia_driver_owner": "operator"}
@@ -308,6 +322,7 @@ def test_a_driver_that_an_operator_owns_is_audited_and_not_installed() -> None: 
     assert (drift.truth, drift.declared) == ("packaged", "none on the host")
 
 
+@pytest.mark.case("C01")
 @pytest.mark.parametrize(
     ("device", "name", "variables", "words"),
     [

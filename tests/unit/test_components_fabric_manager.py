@@ -33,7 +33,8 @@ def set_unit(raw: dict[str, Any], active: str, sub: str) -> None:
     units["out"] = units["out"].replace(unit(SERVICE), unit(SERVICE, active, sub))
 
 
-def test_fabric_manager_of_another_build_than_the_driver_is_refused() -> None:  # B01
+@pytest.mark.case("B01")
+def test_fabric_manager_of_another_build_than_the_driver_is_refused() -> None:
     variables = {**HOST_VARS, "nvidia_fabric_manager_version": "580.65.06"}
     declared = {"driver": Driver().declared(variables), "fabric_manager": FABRIC.declared(variables)}
     (refusal,) = FABRIC.refusals(declared, {})
@@ -67,14 +68,16 @@ def test_a_misspelt_choice_is_named() -> None:
         FABRIC.declared({**HOST_VARS, "nvidia_fabric_manager_enabled": "maybe"})
 
 
-def test_nothing_is_asked_of_a_node_without_switches() -> None:  # B03
+@pytest.mark.case("B03")
+def test_nothing_is_asked_of_a_node_without_switches() -> None:
     raw = without_switches()
     raw["commands"]["fabric_manager_version"] = {"missing": True}
     raw["commands"]["dpkg_list"]["out"] = ""
     assert compare(raw) == ()
 
 
-def test_a_failing_service_without_switches_is_only_a_warning() -> None:  # B03
+@pytest.mark.case("B03")
+def test_a_failing_service_without_switches_is_only_a_warning() -> None:
     raw = without_switches()
     set_unit(raw, "failed", "failed")
     (drift,) = compare(raw)
@@ -95,7 +98,8 @@ def test_a_package_that_says_one_version_while_the_binary_is_another() -> None:
     assert (drift.truth, drift.observed, drift.disturbance) == ("binary", "580.173.02", Disturbance.DRAIN)
 
 
-def test_the_service_that_refuses_the_loaded_driver_is_told_by_both_versions() -> None:  # B01
+@pytest.mark.case("B01")
+def test_the_service_that_refuses_the_loaded_driver_is_told_by_both_versions() -> None:
     raw = facts()
     set_unit(raw, "failed", "failed")
     raw["commands"]["fabric_manager_log"] = ran(
@@ -106,7 +110,8 @@ def test_the_service_that_refuses_the_loaded_driver_is_told_by_both_versions() -
     assert drift.disturbance is Disturbance.REBOOT
 
 
-def test_a_running_service_is_not_enough() -> None:  # B04
+@pytest.mark.case("B04")
+def test_a_running_service_is_not_enough() -> None:
     raw = facts()
     gpus = raw["nvidia_smi"]["gpus"]
     gpus["out"] = gpus["out"].replace("Completed, Success", "In Progress, N/A", 1)
@@ -116,6 +121,7 @@ def test_a_running_service_is_not_enough() -> None:  # B04
     assert f"GPU 0 ({BUS_IDS[0]}): state In Progress" in drift.observed
 
 
+@pytest.mark.case("B04")
 def test_a_fabric_that_completed_without_success_is_drift() -> None:
     raw = facts()
     gpus = raw["nvidia_smi"]["gpus"]

@@ -83,6 +83,7 @@ def test_what_a_rollout_that_is_over_left_drained_is_taken_up() -> None:
     assert [change.node for change in plan.to_change] == ["gpu001"]
 
 
+@pytest.mark.case("G01")
 def test_a_drain_by_slurm_itself_is_to_be_diagnosed_first() -> None:
     assert why(plan_one(behind(), held("Kill task failed", by="root"))) is Why.DOWN
 

@@ -168,7 +168,8 @@ def frozen_cgroup(tmp_path: Path) -> Iterator[Path]:
     group.rmdir()
 
 
-def test_a_child_that_can_not_be_killed_is_left_alone(tools: Tools, frozen_cgroup: Path) -> None:  # A12
+@pytest.mark.case("A12")
+def test_a_child_that_can_not_be_killed_is_left_alone(tools: Tools, frozen_cgroup: Path) -> None:
     freeze = f"echo $$ > {frozen_cgroup}/tasks; echo FROZEN > {frozen_cgroup}/freezer.state; sleep 100"
     started = time.monotonic()
     facts = run_probe(path=tools({"nvidia-smi": freeze}), nvidia_smi_deadline_s=1)
@@ -179,9 +180,10 @@ def test_a_child_that_can_not_be_killed_is_left_alone(tools: Tools, frozen_cgrou
     assert state == "D", "the child really could not be killed"
 
 
+@pytest.mark.case("A12")
 def test_no_second_nvidia_smi_is_started_beside_one_that_is_stuck(
     tools: Tools, frozen_cgroup: Path, tmp_path: Path
-) -> None:  # A12
+) -> None:
     started = tmp_path / "started"
     path = tools({"nvidia-smi": f"echo $$ >> {started}; sleep 100"})
     program = path.partition(":")[0] + "/nvidia-smi"

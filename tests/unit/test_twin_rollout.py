@@ -95,6 +95,7 @@ def test_a_power_cycle_brings_back_a_node_that_never_came_back() -> None:
     assert states(controller)["gpu003"] is State.DONE
 
 
+@pytest.mark.case("M02")
 def test_the_first_failure_stops_when_none_is_allowed_and_draining_nodes_go_back() -> None:
     world = make_world(8, faults={"gpu001": "module_missing"}, max_out=4)
     world.start_job([world.nodes["gpu002"]], runs_s=3600)
@@ -274,6 +275,7 @@ def lines_of(make: Callable[[], World]) -> int:
     return len(roll(make()).journal.events)
 
 
+@pytest.mark.case("F03")
 def test_a_controller_killed_at_any_journal_line_and_resumed_finishes_the_job() -> None:
     def make() -> World:
         return make_world(4, faults=FAULTY)

@@ -32,11 +32,12 @@ def debian_versions(draw: st.DrawFn) -> str:
     return epoch + upstream + revision
 
 
+@pytest.mark.case("L01")
 @pytest.mark.parametrize(
     ("lower", "higher"),
     [
-        ("470.42.0", "470.100.0"),  # L01
-        ("510.99.0", "510.100.0"),  # L01
+        ("470.42.0", "470.100.0"),
+        ("510.99.0", "510.100.0"),
         ("550.12", "550.120"),
         ("580.95", "580.95.05"),
         ("580.95.05", "590.48.01"),
@@ -47,7 +48,8 @@ def test_driver_versions_are_compared_number_by_number(lower: str, higher: str) 
     assert compare_dotted(higher, lower) == 1
 
 
-def test_leading_zeros_are_equal_numbers() -> None:  # L03
+@pytest.mark.case("L03")
+def test_leading_zeros_are_equal_numbers() -> None:
     assert compare_dotted("535.54.03", "535.54.3") == 0
 
 
@@ -58,7 +60,8 @@ def test_versions_of_an_unknown_form_are_equal_or_in_no_order() -> None:
     assert compare_equal_only("A42 v2.60", "A42 v2.60") == 0
 
 
-def test_nvml_prints_a_prefix_of_the_drivers_version() -> None:  # A02
+@pytest.mark.case("A02")
+def test_nvml_prints_a_prefix_of_the_drivers_version() -> None:
     assert is_prefix("580.178", "580.178.04")
     assert not is_prefix("580.178", "580.173.02")
     assert not is_prefix("580.17", "580.178.04")
