@@ -34,19 +34,24 @@ def covers_of(root: Path) -> Covers:
 
 
 def marked_tests(root: Path) -> Iterator[tuple[str, str]]:
-    """(id, path::name) of every marker on a test that pytest would collect."""
+    """(id, path::name) of every marker on a test that pytest would collect, or on its whole module."""
     for path in sorted((root / "tests").rglob("test_*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
         name = path.relative_to(root).as_posix()
-        on_tests: set[int] = set()
+        of_module = [mark for node in tree.body if _is_pytestmark(node) for mark in ast.walk(node) if _is_marker(mark)]
+        seen = {id(mark) for mark in of_module}
         for node in tree.body:
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name.startswith("test_"):
                 marks = [mark for mark in node.decorator_list if _is_marker(mark)]
-                on_tests.update(id(mark) for mark in marks)
-                yield from ((case, f"{name}::{node.name}") for mark in marks for case in _ids_of(mark, name))
+                seen.update(id(mark) for mark in marks)
+                yield from ((case, f"{name}::{node.name}") for m in [*of_module, *marks] for case in _ids_of(m, name))
         for mark in ast.walk(tree):
-            if _is_marker(mark) and id(mark) not in on_tests:
-                raise SystemExit(f"{name}:{mark.lineno}: a case marker belongs above a test of the module")
+            if _is_marker(mark) and id(mark) not in seen:
+                raise SystemExit(f"{name}:{mark.lineno}: a case marker belongs above a test, or into pytestmark")
+
+
+def _is_pytestmark(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["pytestmark"]
 
 
 def _is_marker(node: ast.AST) -> TypeGuard[ast.Call]:

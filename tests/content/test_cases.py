@@ -65,6 +65,13 @@ def test_markers_and_data_files_are_listed_and_comments_are_not(tmp_path: Path) 
     ]
 
 
+def test_a_marker_of_a_module_is_on_each_of_its_tests(tmp_path: Path) -> None:
+    text = (
+        'import pytest\npytestmark = [pytest.mark.slow, pytest.mark.case("A06")]\ndef test_a(): pass\ndef b(): pass\n'
+    )
+    assert covers_of(made(tmp_path, text)) == {"A06": ("tests/test_x.py::test_a",)}
+
+
 def test_a_case_that_loses_its_last_test_is_told(tmp_path: Path) -> None:
     root = made(tmp_path, MARKED, declared="[A06, G16, M07]")
     assert list(disagreements(covered(root), covers_of(root))) == [
@@ -80,7 +87,7 @@ def test_a_case_that_loses_its_last_test_is_told(tmp_path: Path) -> None:
         (MARKED.replace('"A06"', "A06"), "[]", "test_x.py:4: None is no id of a case"),
         (MARKED.replace('"A06", "G16"', ""), "[]", "test_x.py:4: a case marker takes ids"),
         (MARKED.replace("test_a", "make_a"), "[]", "test_x.py:4: a case marker belongs above a test"),
-        ('import pytest\npytestmark = pytest.mark.case("A06")\n', "[]", "test_x.py:2: a case marker belongs above"),
+        ('import pytest\nslow = pytest.mark.case("A06")\n', "[]", "test_x.py:2: a case marker belongs above"),
         (MARKED, "[{id: A6}]", "x.yaml: 'A6' is no id of a case"),
         (MARKED, "[{case: G16}]", "`case: G16`: an id is written `id:`"),
     ],
