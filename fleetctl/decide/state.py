@@ -162,8 +162,10 @@ class RolloutState:
         for name in tuple(self.unsettled):
             # An intent without an outcome means: observe again. Its id is dead, a late outcome finds no taker.
             record = self.records[name]
-            lost = 1 if record.intent else 0
-            self._store(replace(record, intent=None, not_before=None, attempts=record.attempts + lost))
+            attempts = record.attempts + (1 if record.intent else 0)
+            # The limit of its state begins anew: meanwhile nobody could do what it owes, or see that it was empty.
+            self._store(replace(record, intent=None, not_before=None, attempts=attempts, entered_at=event.at))
+            self._arm(name)
             self._give_back(name, event.at)
 
     def _lift(self, record: NodeRecord, event: words.Lifted) -> None:
@@ -370,11 +372,15 @@ class RolloutState:
                 reason=reason,
             )
         )
-        limit = self.limit_of(state)
-        if limit is not None:
-            heapq.heappush(self._timers, (at + limit, record.name))
+        self._arm(record.name)
         if state is State.DEFERRED:
             heapq.heappush(self._timers, (at + timedelta(seconds=self.policy.deferred_again_after_s), record.name))
+
+    def _arm(self, name: str) -> None:
+        """Have the node looked at when the limit of its state ends."""
+        since, limit = self.records[name].entered_at, self.limit_of(self.records[name].state)
+        if since is not None and limit is not None:
+            heapq.heappush(self._timers, (since + limit, name))
 
     def _store(self, record: NodeRecord) -> None:
         """Keep a record and every index over it true."""

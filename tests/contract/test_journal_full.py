@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from fleetctl.errors import JournalFull
+from fleetctl.model.rollout import Act, Event, Intended, State
 from fleetctl.store.database import default_url, open_database
 from fleetctl.store.journal import Journal, read_events, verify
 from fleetctl.store.log import RolloutLog, log_path
+from fleetctl.twin.controller import TwinController, TwinJournal
 from tests.unit.journal_parts import ROLLOUT, begun, database_in, intended, opened
+from tests.unit.test_twin_rollout import NEW, OLD, POLICY, finish, make_world, states
 
 pytestmark = pytest.mark.contract
 
@@ -84,3 +88,37 @@ def test_a_log_on_a_full_disk_is_not_in_the_way(small_disk: Path) -> None:
     log = RolloutLog(log_path(small_disk, ROLLOUT), lambda: 1)
     log([opened()])
     assert "No space left on device" in log.problem
+
+
+@dataclass
+class OnDisk(TwinJournal):
+    """The twin's journal, with every line on the real disk first."""
+
+    real: Journal = field(kw_only=True)
+
+    def append(self, events: Sequence[Event]) -> None:
+        self.real.append(events)
+        super().append(events)
+
+
+@pytest.mark.case("N07")
+def test_a_rollout_whose_journal_is_full_starts_nothing_more_and_goes_on_once_there_is_room(small_disk: Path) -> None:
+    world, journal = make_world(), OnDisk(real=begun(database_in(small_disk)))
+    world.loop.call_at(300, fill, small_disk)
+    with pytest.raises(JournalFull):
+        TwinController(world, journal, POLICY, NEW).run()
+    stopped_at_s = world.loop.time()
+    assert 300 <= stopped_at_s < 900, "it went on without a journal"
+    world.loop.call_at(stopped_at_s + 3600, world.loop.stop)
+    world.loop.run_forever()
+
+    intents = [event.intent for event in read_events(database_in(small_disk), ROLLOUT) if isinstance(event, Intended)]
+    drained = {node.name for node in world.nodes.values() if node.cordoned or node.installed == NEW}
+    assert drained <= {intent.node for intent in intents if intent.act is Act.DRAIN}
+    assert world.laws.changes == len([intent for intent in intents if intent.act is Act.APPLY])
+    untouched = [node for node in world.nodes.values() if node.name not in drained]
+    assert len(untouched) >= 2
+    assert {(node.installed, node.lease) for node in untouched} == {(OLD, None)}
+
+    (small_disk / "ballast").unlink()
+    assert set(states(finish(world, journal)).values()) == {State.DONE}

@@ -296,6 +296,17 @@ def test_a_controller_killed_at_any_journal_line_and_resumed_finishes_the_job() 
         assert all(node.lease is None for node in world.nodes.values()), f"killed after line {line}"
 
 
+@pytest.mark.case("F03")
+def test_nodes_that_nobody_looked_after_for_a_day_are_taken_up_where_they_stood() -> None:
+    for line in range(1, lines_of(lambda: make_world(2)) + 1):
+        world, journal = make_world(2), TwinJournal(kill=KillAt(line))
+        TwinController(world, journal, POLICY, NEW).run()
+        world.loop.call_at(world.loop.time() + 86_400, world.loop.stop)
+        world.loop.run_forever()
+        ended = states(finish(world, journal))
+        assert set(ended.values()) == {State.DONE}, f"killed after line {line}: {ended}"
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
