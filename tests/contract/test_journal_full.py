@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -102,23 +103,24 @@ class OnDisk(TwinJournal):
 
 
 @pytest.mark.case("N07")
-def test_a_rollout_whose_journal_is_full_starts_nothing_more_and_goes_on_once_there_is_room(small_disk: Path) -> None:
+@pytest.mark.parametrize("full_at_s", range(20, 620, 50))
+def test_a_rollout_whose_journal_is_full_starts_nothing_more_and_goes_on_once_there_is_room(
+    small_disk: Path, full_at_s: int
+) -> None:
     world, journal = make_world(), OnDisk(real=begun(database_in(small_disk)))
-    world.loop.call_at(300, fill, small_disk)
+    world.loop.call_at(full_at_s, fill, small_disk)
     with pytest.raises(JournalFull):
         TwinController(world, journal, POLICY, NEW).run()
-    stopped_at_s = world.loop.time()
-    assert 300 <= stopped_at_s < 900, "it went on without a journal"
-    world.loop.call_at(stopped_at_s + 3600, world.loop.stop)
+    world.loop.call_at(world.loop.time() + 3600, world.loop.stop)
     world.loop.run_forever()
 
-    intents = [event.intent for event in read_events(database_in(small_disk), ROLLOUT) if isinstance(event, Intended)]
-    drained = {node.name for node in world.nodes.values() if node.cordoned or node.installed == NEW}
-    assert drained <= {intent.node for intent in intents if intent.act is Act.DRAIN}
-    assert world.laws.changes == len([intent for intent in intents if intent.act is Act.APPLY])
-    untouched = [node for node in world.nodes.values() if node.name not in drained]
-    assert len(untouched) >= 2
-    assert {(node.installed, node.lease) for node in untouched} == {(OLD, None)}
+    events = read_events(database_in(small_disk), ROLLOUT)
+    written = Counter(event.intent.act for event in events if isinstance(event, Intended))
+    laws = world.laws
+    done = Counter({Act.DRAIN: laws.drains, Act.APPLY: laws.changes, Act.RESTART: laws.restarts})
+    done[Act.UNDRAIN] = laws.undrains
+    assert not done - written, "more was done than is written down"
+    assert len([node for node in world.nodes.values() if node.installed == OLD and not node.cordoned]) >= 2
 
     (small_disk / "ballast").unlink()
     assert set(states(finish(world, journal)).values()) == {State.DONE}
