@@ -249,7 +249,7 @@ def _leave(campaign: Campaign) -> None:
 def _conclude(state: RolloutState, closed: Closed | None) -> int:
     assert closed is not None
     click.echo(f"rollout {state.name} {closed.status}" + (f": {closed.reason}" if closed.reason else ""))
-    click.echo(summary(state))
+    click.echo(summary(state, datetime.now(UTC)))
     if closed.status != "complete":
         click.echo(f"See: fleetctl rollout show {state.name} NODE", err=True)
     return EXIT[closed.status]

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
 from fleetctl.cli.rollout_verbs import JSON, SITE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from datetime import datetime
 
     from fleetctl.cli.build import OpenSite
     from fleetctl.model.fleet import Node
+    from fleetctl.model.mark import Mark
     from fleetctl.model.node_facts import Lease
     from fleetctl.model.reading import Reading
     from fleetctl.model.work import Work
@@ -23,46 +26,87 @@ if TYPE_CHECKING:
 @SITE
 @JSON
 def status(inventory: str | None, as_json: bool) -> None:
-    """Every node that carries fleetctl's mark, whoever set it, and whether a live controller owns it.
+    """Every node that carries fleetctl's mark, whoever set it, since when, and whether a live controller owns it.
+
+    Of rollouts that this site's journal knows and that are not over: also the nodes that are longer in their state than
+    they may be, and what each waits for.
 
     \b
     Example:
       fleetctl status
     """
-    from fleetctl.cli.build import open_site
-    from fleetctl.model.names import fold
+    from datetime import UTC, datetime
 
-    site = open_site(inventory)
+    from fleetctl.cli.build import open_site
+
+    site, now = open_site(inventory), datetime.now(UTC)
     marked = _marked(site)
-    alive = _controllers(site)
+    alive, late = _controllers(site), _overdue(site, {found.mark.rollout for found in marked.values()}, now)
     if as_json:
         rows = [
-            {"node": name, "rollout": mark.rollout, "why": mark.why, "controller": alive.get(mark.rollout, "none here")}
-            for name, mark in marked.items()
+            {
+                "node": name,
+                "rollout": found.mark.rollout,
+                "why": found.mark.why,
+                "since": found.since.isoformat() if found.since else None,
+                "controller": alive.get(found.mark.rollout, "none here"),
+                "past_limit": late.get(name, ""),
+            }
+            for name, found in marked.items()
         ]
         click.echo(json.dumps(rows, indent=2))
         return
     if not marked:
         click.echo("no node carries fleetctl's mark")
-        return
+    for line in _told(marked, alive, late, now):
+        click.echo(line)
+
+
+@dataclass(frozen=True, slots=True)
+class _Marked:
+    mark: Mark
+    since: datetime | None
+
+
+def _told(
+    marked: Mapping[str, _Marked], alive: Mapping[str, str], late: Mapping[str, str], now: datetime
+) -> Iterator[str]:
+    """Nodes of one rollout with the same words behind the mark stand together, those past a limit below them."""
+    from fleetctl.model.names import fold
+    from fleetctl.report.words import ago
+
     groups: dict[tuple[str, str], list[str]] = {}
-    for name, mark in marked.items():
-        groups.setdefault((mark.rollout, mark.why), []).append(name)
+    for name, found in marked.items():
+        groups.setdefault((found.mark.rollout, found.mark.why), []).append(name)
     for (rollout, why), names in sorted(groups.items()):
         owner = alive.get(rollout, "no controller known here: fleetctl take-over adopts them")
-        click.echo(f"{fold(names)}  rollout {rollout}  {owner}")
+        first = min((since for name in names if (since := marked[name].since) is not None), default=None)
+        yield f"{fold(names)}  rollout {rollout}  {owner}" + (f"  drained {ago(first, now)}" if first else "")
         if why:
-            click.echo(f"  {why}")
+            yield f"  {why}"
+        yield from (f"  {name}: past its limit: {late[name]}" for name in names if name in late)
 
 
-def _marked(site: OpenSite) -> Mapping[str, Any]:
+def _marked(site: OpenSite) -> Mapping[str, _Marked]:
     """The mark of each node of the inventory that has one, by node name."""
     from fleetctl.model.mark import read_mark
 
     names = {node.scheduler_name: name for name, node in site.inventory.fleet.nodes.items()}
-    works = _snapshot(site)
-    found = {names[name]: read_mark(work.reason) for name, work in works.items() if name in names and work.cordoned}
-    return {name: mark for name, mark in sorted(found.items()) if mark is not None}
+    works = {names[name]: work for name, work in _snapshot(site).items() if name in names and work.cordoned}
+    found = {name: (read_mark(work.reason), work.reason_at) for name, work in sorted(works.items())}
+    return {name: _Marked(mark, since) for name, (mark, since) in found.items() if mark is not None}
+
+
+def _overdue(site: OpenSite, rollouts: set[str], now: datetime) -> Mapping[str, str]:
+    """Nodes past the limit of their state in those of `rollouts` that are not over, and what each waits for."""
+    from fleetctl.cli.campaign import open_journal, replay
+    from fleetctl.report.rollout import overdue
+    from fleetctl.store.history import list_rollouts
+
+    database = open_journal(site)
+    entries = list_rollouts(database, site.site.name, now)
+    not_over = [e.rollout for e in entries if e.rollout in rollouts and e.status in ("running", "interrupted")]
+    return {name: why for rollout in not_over for name, why in overdue(replay(site, database, rollout), now).items()}
 
 
 def _snapshot(site: OpenSite) -> Mapping[str, Work]:
@@ -115,7 +159,7 @@ def take_over(nodes: str, inventory: str | None, yes: bool, force: bool) -> None
     unmarked = [node.name for node in chosen if node.name not in marked]
     if unmarked:
         raise SelectionError(f"{', '.join(unmarked)}: no mark of fleetctl there, nothing to take over")
-    rollouts = frozenset(marked[node.name].rollout for node in chosen)
+    rollouts = frozenset(marked[node.name].mark.rollout for node in chosen)
     for rollout in sorted(rollouts):
         owner = alive.get(rollout, "")
         if owner.startswith("run by") and not force:

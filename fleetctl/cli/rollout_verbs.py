@@ -105,7 +105,7 @@ def status(rollout: str | None, inventory: str | None, as_json: bool) -> None:
         return
     entry = next(entry for entry in list_rollouts(database, site.site.name, now) if entry.rollout == name)
     click.echo(f"rollout {name}  {entry.status}  {entry.summary}" + (f"  {entry.reason}" if entry.reason else ""))
-    click.echo(summary(state))
+    click.echo(summary(state, now))
     if entry.status == "interrupted":
         click.echo(f"nobody runs it: fleetctl rollout resume {name}", err=True)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from datetime import datetime
 
+from fleetctl.decide.lifecycle import LIFECYCLE
 from fleetctl.decide.owing import obstacle
 from fleetctl.decide.state import RolloutState
 from fleetctl.model.fleet import Json
@@ -12,6 +13,7 @@ from fleetctl.model.names import fold
 from fleetctl.model.record import NodeRecord
 from fleetctl.model.rollout import State
 from fleetctl.report.progress import span, waiting_for
+from fleetctl.report.words import age
 
 _ORDER = (
     State.QUARANTINED,
@@ -35,12 +37,13 @@ _MEANING = {
 }
 
 
-def summary(state: RolloutState) -> str:
+def summary(state: RolloutState, now: datetime) -> str:
     """How a rollout stands: one block for each state, nodes with the same reason folded."""
     lines = []
     under_way = [record for record in state.records.values() if record.is_under_way]
     if under_way:
         lines.append(f"under way     {len(under_way):>5}  {fold([record.name for record in under_way])}")
+        lines += [f"{'':<20} {name}: past its limit: {why}" for name, why in overdue(state, now).items()]
     for ended in _ORDER:
         names = state.in_state(ended)
         if not names:
@@ -51,6 +54,28 @@ def summary(state: RolloutState) -> str:
                 f"{'':<20} {fold(group)}: {reason}" for reason, group in _by_reason(state, names).items() if reason
             ]
     return "\n".join(lines)
+
+
+def overdue(state: RolloutState, now: datetime) -> Mapping[str, str]:
+    """Nodes under way past the limit of their state, and what each waits for.
+
+    A controller that runs turns them, so they are those that nobody looks after.
+    """
+    return {
+        record.name: f"{record.state.value} for {age(record.entered_at, now)} (limit {span(limit.total_seconds())}): "
+        f"{record.reason or _owed_by(record)}"
+        for record in state.records.values()
+        if record.is_under_way
+        and record.entered_at is not None
+        and (limit := state.limit_of(record.state)) is not None
+        and now - record.entered_at > limit
+    }
+
+
+def _owed_by(record: NodeRecord) -> str:
+    act = LIFECYCLE[record.state].owes
+    assert act is not None  # a state that has a limit owes an act
+    return "waits for its work to end" if record.act_is_over else f"waits for the outcome of its {act.value}"
 
 
 def _by_reason(state: RolloutState, names: list[str]) -> Mapping[str, list[str]]:
@@ -90,7 +115,7 @@ def show_node(state: RolloutState, node: str, now: datetime) -> str:
 
 def as_json(state: RolloutState, now: datetime) -> Json:
     """The same for scripts. Keys are stable."""
-    closed = state.closed
+    closed, late = state.closed, overdue(state, now)
     return {
         "rollout": state.name,
         "summary": state.opened.summary if state.opened else "",
@@ -99,11 +124,11 @@ def as_json(state: RolloutState, now: datetime) -> Json:
         "paused_by": state.paused_by,
         "out": state.budget.out(),
         "max_unavailable": state.budget.allowed(),
-        "nodes": {name: _node_json(state, record, now) for name, record in state.records.items()},
+        "nodes": {name: _node_json(state, record, now, late) for name, record in state.records.items()},
     }
 
 
-def _node_json(state: RolloutState, record: NodeRecord, now: datetime) -> Json:
+def _node_json(state: RolloutState, record: NodeRecord, now: datetime, late: Container[str]) -> Json:
     return {
         "state": record.state.value,
         "wave": record.wave,
@@ -111,4 +136,5 @@ def _node_json(state: RolloutState, record: NodeRecord, now: datetime) -> Json:
         "since": record.entered_at.isoformat() if record.entered_at else None,
         "changed": record.changed,
         "reason": explain(state, record.name, now),
+        "past_limit": record.name in late,
     }

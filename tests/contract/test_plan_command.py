@@ -1,4 +1,4 @@
-"""`fleetctl plan`, `audit` and `verify` from the command line, over a real Slurm, real sshds and a real inventory.
+"""`fleetctl plan`, `audit`, `verify` and `status` as commands, over a real Slurm, real sshds and a real inventory.
 
 The nodes are this machine without any driver, so a plan is that of a first installation.
 """
@@ -8,14 +8,22 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from fleetctl.cli.build import open_site
+from fleetctl.cli.campaign import open_journal
 from fleetctl.cli.main import main
+from fleetctl.model.policy import RolloutPolicy
+from fleetctl.model.rollout import Admitted, Opened, Resumed
 from fleetctl.store import site as site_module
+from fleetctl.store.journal import Journal
+from fleetctl.store.lock import acquire, release
+from fleetctl.store.policy_record import policy_to_json
 from tests.contract import slurm_service, sshd_service
 from tests.contract.slurm_service import SlurmService
 from tests.contract.sshd_service import SshdService
@@ -179,6 +187,42 @@ def test_without_room_nothing_is_begun_and_the_number_is_named(site: Site) -> No
         "fleetctl: no node could be taken out: max_unavailable allows 1, and 2 are out already (gpu[002-003]): bring "
         "those back, or set max_unavailable to 3 or more\n"
     )
+
+
+@pytest.mark.case("F03")
+def test_nodes_that_a_dead_controller_left_are_listed_with_what_they_wait_for(site: Site) -> None:
+    begun_at = datetime.now(UTC) - timedelta(days=14)
+    opened = Opened(
+        begun_at, "r-old", "train-x", ("driver",), NAMES, "alice", "ctl-9", "5f0c93d1", policy_to_json(RolloutPolicy())
+    )
+    admitted = [Admitted(begun_at, name, "canary") for name in ("gpu001", "gpu002")]
+    opened_site = open_site(str(site.directory))
+    database = open_journal(opened_site)
+    claim = acquire(database, "train-x", "r-old", begun_at)
+    Journal(database, claim).append([opened, Resumed(begun_at, "ctl-9", 1), *admitted])
+    release(database, claim)
+    for name, reason in {"gpu001": "fleetctl:r-old:5f0c93d1 driver", "gpu003": "fleetctl:r-elsewhere:ab12 x"}.items():
+        site.slurm.run("scontrol", "update", f"nodename={name}", "state=drain", f"reason={reason}")
+
+    told = site.run("status")
+    assert (told.exit_code, told.stderr) == (0, "")
+    assert told.stdout.splitlines() == [
+        "gpu003  rollout r-elsewhere  no controller known here: fleetctl take-over adopts them  drained just now",
+        "  x",
+        "gpu001  rollout r-old  interrupted, no controller  drained just now",
+        "  driver",
+        "  gpu001: past its limit: checking for 14 d (limit 5:00): waits for the outcome of its check",
+    ]
+    rows = {row["node"]: row for row in json.loads(site.run("status", "--json").stdout)}
+    assert rows["gpu001"]["past_limit"].startswith("checking for 14 d")
+    assert rows["gpu003"]["past_limit"] == ""
+    of_rollout = site.run("rollout", "status")
+    assert "under way         2  gpu[001-002]" in of_rollout.stdout
+    assert (
+        "gpu002: past its limit: checking for 14 d (limit 5:00): waits for the outcome of its check"
+        in of_rollout.stdout
+    )
+    assert of_rollout.stderr == "nobody runs it: fleetctl rollout resume r-old\n"
 
 
 @pytest.mark.parametrize(
