@@ -100,13 +100,18 @@ def _marked(site: OpenSite) -> Mapping[str, _Marked]:
 def _overdue(site: OpenSite, rollouts: set[str], now: datetime) -> Mapping[str, str]:
     """Nodes past the limit of their state in those of `rollouts` that are not over, and what each waits for."""
     from fleetctl.cli.campaign import open_journal, replay
+    from fleetctl.errors import JournalDamaged
     from fleetctl.report.rollout import overdue
     from fleetctl.store.history import list_rollouts
 
-    database = open_journal(site)
-    entries = list_rollouts(database, site.site.name, now)
-    not_over = [e.rollout for e in entries if e.rollout in rollouts and e.status in ("running", "interrupted")]
-    return {name: why for rollout in not_over for name, why in overdue(replay(site, database, rollout), now).items()}
+    database, found = open_journal(site), dict[str, str]()
+    for entry in list_rollouts(database, site.site.name, now):
+        if entry.rollout in rollouts and entry.status in ("running", "interrupted"):
+            try:
+                found |= overdue(replay(site, database, entry.rollout), now)
+            except JournalDamaged as error:  # the marks are found without it
+                click.echo(f"the limits of {entry.rollout} are not known: {error}", err=True)
+    return found
 
 
 def _snapshot(site: OpenSite) -> Mapping[str, Work]:

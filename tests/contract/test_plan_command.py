@@ -27,6 +27,7 @@ from fleetctl.store.policy_record import policy_to_json
 from tests.contract import slurm_service, sshd_service
 from tests.contract.slurm_service import SlurmService
 from tests.contract.sshd_service import SshdService
+from tests.unit.journal_parts import tamper
 
 _MISSING = slurm_service.missing() or sshd_service.missing() or ("here only" if slurm_service.VIA else "")
 pytestmark = [pytest.mark.contract, pytest.mark.skipif(bool(_MISSING), reason=_MISSING)]
@@ -223,6 +224,11 @@ def test_nodes_that_a_dead_controller_left_are_listed_with_what_they_wait_for(si
         in of_rollout.stdout
     )
     assert of_rollout.stderr == "nobody runs it: fleetctl rollout resume r-old\n"
+
+    tamper(opened_site.state_directory, "UPDATE events SET payload = '{}' WHERE seq = 3")
+    damaged = site.run("status")
+    assert (damaged.exit_code, damaged.stdout.splitlines()) == (0, told.stdout.splitlines()[:-1])
+    assert damaged.stderr.startswith("the limits of r-old are not known: ")
 
 
 @pytest.mark.parametrize(
