@@ -30,6 +30,7 @@ lint: $(VENV)/ready  ## ruff, mypy, ansible-lint.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy --strict roles/*/library roles/*/module_utils
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/ansible-lint --offline
 
 unit: $(VENV)/ready  ## Pure code, parsers' cases, the twin, the content of roles.
