@@ -322,6 +322,21 @@ def test_a_driver_that_an_operator_owns_is_audited_and_not_installed() -> None:
     assert (drift.truth, drift.declared) == ("packaged", "none on the host")
 
 
+@pytest.mark.case("A05")
+def test_automatic_upgrades_are_told_where_an_operator_owns_the_driver_too() -> None:
+    raw = with_packages("ii \tbash\tamd64\t5.2")
+    timer = "apt-daily-upgrade.timer"
+    masked = unit(timer, "inactive", "dead", "masked", "masked")
+    raw["commands"]["units"]["out"] = raw["commands"]["units"]["out"].replace(masked, unit(timer))
+    (drift,) = compare(raw, nvidia_driver_owner="operator")
+    assert drift.truth == "automatic_upgrades"
+    assert "nvidia-.*, libnvidia-.* and cuda-.*" in drift.remedy
+    raw["commands"]["apt_config"]["out"] += "".join(
+        f'Unattended-Upgrade::Package-Blacklist:: "{name}";\n' for name in ("nvidia-.*", "libnvidia-.*", "cuda-.*")
+    )
+    assert compare(raw, nvidia_driver_owner="operator") == ()
+
+
 @pytest.mark.case("C01")
 @pytest.mark.parametrize(
     ("device", "name", "variables", "words"),

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fleetctl.model.drift import Refusal
 from fleetctl.model.policy import Limit, RolloutPolicy, StateLimits
 from fleetctl.model.rollout import Closed, Request, State
+from fleetctl.twin.component import TwinDriver
 from fleetctl.twin.controller import TwinController, TwinJournal
 from fleetctl.twin.laws import Laws
 from fleetctl.twin.virtual_time import VirtualLoop
@@ -87,6 +89,32 @@ def test_a_node_that_fails_ends_as_the_lifecycle_says(fault: Fault, state: State
     assert world.nodes["gpu003"].loaded == version
     assert world.nodes["gpu003"].cordoned == (state is State.QUARANTINED)
     world.laws.at_end({"gpu003": ""} if state is State.QUARANTINED else {})
+
+
+@pytest.mark.case("D01")
+def test_a_change_that_its_simulation_refuses_changes_nothing_and_kills_no_job() -> None:
+    world = make_world(faults={"gpu003": "preflight_blocked"})
+    world.nodes["gpu003"].fault_for = ""
+    world.start_job([world.nodes["gpu003"]], runs_s=900)
+    boot_id = world.nodes["gpu003"].boot_id
+    controller = roll(world)
+    record, node = controller.state.records["gpu003"], world.nodes["gpu003"]
+    assert (record.state, record.changed) == (State.DEFERRED, False)
+    assert "apt would refuse the change" in record.reason
+    assert [line for line in world.laws.trace if "gpu003 change" in line or "gpu003 restarts" in line] == []
+    assert (node.installed, node.boot_id, node.cordoned, node.lease) == (OLD, boot_id, False, None)
+    assert not record.failed, "a refusal of one node's packages is no failure of the change"
+
+
+@pytest.mark.case("B01", "C01")
+def test_a_combination_that_is_refused_is_refused_before_any_drain(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusal = Refusal("driver", "the proprietary kernel module does not drive Blackwell GPUs", "set flavour: open")
+    monkeypatch.setattr(TwinDriver, "refusals", lambda *_args: (refusal,))
+    world = make_world()
+    controller = roll(world)
+    assert set(states(controller).values()) == {State.DEFERRED}
+    assert {refusal.reason in record.reason for record in controller.state.records.values()} == {True}
+    assert (world.laws.drains, world.laws.changes) == (0, 0)
 
 
 def test_a_power_cycle_brings_back_a_node_that_never_came_back() -> None:
