@@ -45,6 +45,11 @@ class RunningLab:
         """Return the State of scontrol show node, such as IDLE+DRAIN."""
         return self._node_field(node, "State")
 
+    def settled_state(self, node: str) -> str:
+        """The State as soon as slurmd answers: where others use the machine too, slurmctld misses a ping now and then."""
+        wait_until(lambda: "NOT_RESPONDING" not in self.slurm_state(node), f"slurmd of {node} answers")
+        return self.slurm_state(node)
+
     def reason(self, node: str) -> str:
         """Return the Reason of scontrol show node without who and when; empty when there is none."""
         return self._node_field(node, "Reason").partition(" [")[0]

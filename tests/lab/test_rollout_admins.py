@@ -111,7 +111,7 @@ def test_a_node_that_an_admin_drained_before_is_not_planned_and_not_touched(afte
     assert re.search(r"gpu001.*held", afterwards.plan)
     assert fleet.packages("gpu001") == afterwards.packages["gpu001"]
     assert fleet.lab.boot_id("gpu001") == afterwards.boots["gpu001"]
-    assert fleet.lab.slurm_state("gpu001") == "IDLE+DRAIN"
+    assert fleet.lab.settled_state("gpu001") == "IDLE+DRAIN"
     assert fleet.lab.reason("gpu001") == BEFORE
     assert afterwards.log_of("gpu001") == ["DRAINED"], "the admin's, and nothing after it"
 
@@ -120,7 +120,7 @@ def test_a_node_that_an_admin_drains_during_our_drain_is_held_unchanged(afterwar
     fleet = afterwards.fleet
     assert fleet.packages("gpu002") == afterwards.packages["gpu002"]
     assert fleet.lab.boot_id("gpu002") == afterwards.boots["gpu002"]
-    assert fleet.lab.slurm_state("gpu002") == "IDLE+DRAIN"
+    assert fleet.lab.settled_state("gpu002") == "IDLE+DRAIN"
     # Not by who is said to have set it: a slurmctld that misses the node for a moment puts itself there.
     assert fleet.lab.reason("gpu002") == DURING
     assert afterwards.reasons_of("gpu002")[-1] == DURING, "nobody wrote after the admin"
@@ -147,7 +147,7 @@ def test_a_job_that_starts_between_two_polls_ends_by_itself_before_the_change(af
     assert fleet.job_state(job) == "COMPLETED"
     assert (fleet.lab.plan.home / f"{job}.ended").exists()
     assert fleet.loaded("gpu004") == NEW
-    assert fleet.lab.slurm_state("gpu004") == "IDLE"
+    assert fleet.lab.settled_state("gpu004") == "IDLE"
     assert afterwards.log_of("gpu004") == ["DRAINING", "IDLE"], "it was draining: the job was there"
     began, ended = fleet.head(f"sacct --allusers -n -P -X -j {job} --format=Start,End").split("|")
     changes = fleet.lab.say("gpu004", r"sed -E 's/^(\S+) (\S+) .*/\1T\2/' /var/log/dpkg.log").splitlines()

@@ -37,9 +37,9 @@ def test_the_first_failure_stops_a_rollout_that_allows_none(fleet: Fleet) -> Non
     assert fleet.on_all(fleet.loaded) == dict.fromkeys(fleet.nodes, OLD)
     for node in ("gpu002", "gpu003"):
         assert fleet.drains(node) == 1
-        assert fleet.lab.slurm_state(node) == "MIXED", f"given back, its job still there\n{done.stdout}"
+        assert fleet.lab.settled_state(node) == "MIXED", f"given back, its job still there\n{done.stdout}"
     assert fleet.drains("gpu004") == 0
-    assert fleet.lab.slurm_state("gpu004") == "MIXED"
+    assert fleet.lab.settled_state("gpu004") == "MIXED"
     assert {node: fleet.lab.boot_id(node) for node in jobs} == {node: boots[node] for node in jobs}
     assert re.search(r"pending +1  gpu004  \(not touched\)", done.stdout)
     assert "deferred          2  gpu[002-003]" in done.stdout
@@ -64,11 +64,11 @@ def test_three_nodes_fail_each_in_its_way_and_the_other_is_done(fleet: Fleet) ->
 
     assert fleet.loaded("gpu004") == NEW
     assert fleet.gpus("gpu004") == "8"
-    assert fleet.lab.slurm_state("gpu004") == "IDLE"
+    assert fleet.lab.settled_state("gpu004") == "IDLE"
     # The module does not build: nothing was restarted into, and the node works on as it did before.
     assert fleet.packages("gpu001") == before
     assert fleet.loaded("gpu001") == OLD
-    assert fleet.lab.slurm_state("gpu001") == "IDLE"
+    assert fleet.lab.settled_state("gpu001") == "IDLE"
     assert re.search(r"gpu001: .*(DKMS|module)", done.stdout)
     # It never came back: still drained by us, and the reason says so where admins look.
     assert fleet.lab.boot_id("gpu002") == ""

@@ -177,7 +177,7 @@ def assert_changed_once(fleet: Fleet, since: str) -> None:
 
 def assert_foreign_drain_untouched(fleet: Fleet) -> None:
     assert re.findall(rf"update_node: node {FOREIGN_NODE} state set to (\S+)", fleet.log()) == ["DRAINED"]
-    assert fleet.lab.slurm_state(FOREIGN_NODE) == "IDLE+DRAIN"
+    assert fleet.lab.settled_state(FOREIGN_NODE) == "IDLE+DRAIN"
     assert fleet.lab.reason(FOREIGN_NODE) == FOREIGN
     events = [event for event in fleet.events() if event.node == FOREIGN_NODE]
     assert {event.reason for event in events} == {FOREIGN}

@@ -37,7 +37,7 @@ def test_a_node_whose_verify_fails_is_back_at_its_closure_verified_and_at_work(f
     assert fleet.packages("gpu001") == before
     assert fleet.loaded("gpu001") == OLD
     assert fleet.lab.boot_id("gpu001") != boot
-    assert fleet.lab.slurm_state("gpu001") == "IDLE"
+    assert fleet.lab.settled_state("gpu001") == "IDLE"
     assert told_states(fleet, "gpu001") == ["DRAINED", "IDLE"], "not given back before it was back"
     assert re.search(r"rolled_back +1  gpu001", done.stdout)
     assert OLD in done.stdout, "the reason says which version was found"
@@ -60,7 +60,7 @@ def test_a_way_back_that_is_lost_during_the_drain_is_missed_before_any_package_i
     assert fleet.packages("gpu003") == before
     assert fleet.lab.say("gpu003", DPKG_LOG) == changes, "dpkg was never at work"
     assert fleet.lab.boot_id("gpu003") == boot
-    assert fleet.lab.slurm_state("gpu003") == "IDLE"
+    assert fleet.lab.settled_state("gpu003") == "IDLE"
     assert fleet.drains("gpu003") == 1
     assert re.search(r"deferred +1  gpu003", rollout.said)
     assert re.search(rf"gpu003: .*no way back: \S+={re.escape(OLD)}\S* and \d+ more are", rollout.said)
@@ -93,7 +93,7 @@ def test_a_policy_that_quarantines_needs_no_way_back(fleet: Fleet) -> None:
     assert planned["not_planned"] == {}
     fleet.expect(0, "rollout", "driver", "--yes", "--limit", "gpu002", "--on-failed-verify", "quarantine")
     assert fleet.loaded("gpu002") == NEW
-    assert fleet.lab.slurm_state("gpu002") == "IDLE"
+    assert fleet.lab.settled_state("gpu002") == "IDLE"
 
 
 def told_states(fleet: Fleet, node: str) -> list[str]:
