@@ -14,9 +14,23 @@ from fleetctl.errors import InventoryError
 from fleetctl.model.drift import Drift, Refusal
 from fleetctl.model.fleet import HostVars, Json
 from fleetctl.model.node_facts import RawFacts
+from fleetctl.model.reading import unknown
 from fleetctl.model.rollout import Closure
 from fleetctl.model.versions import branch_of, upstream_of
-from fleetctl.parse import boot, dkms, dpkg, host, kernel_log, kernels, nvidia_smi, pci, proc_version, rpm, systemd
+from fleetctl.parse import (
+    boot,
+    dkms,
+    dpkg,
+    host,
+    kernel_log,
+    kernels,
+    nvidia_smi,
+    pci,
+    proc_version,
+    rpm,
+    signing_keys,
+    systemd,
+)
 from fleetctl.parse.packages import Package
 
 _VERSION = re.compile(r"\d{3}\.\d{1,3}(?:\.\d{1,3})?\Z")
@@ -77,20 +91,21 @@ class Driver:
         )
         next_boot = boot.read_next_boot(raw)
         kernel = kernels.kernel_to_boot(raw, next_boot)
+        on_disk = kernels.read_kernel(raw, kernel.get()) if kernel.is_known else None
         unheld = tuple(package.name for package in found.value or () if not package.is_held)
         return DriverObserved(
             family=family,
             packages=found,
             next_boot=next_boot,
             kernel=kernel,
-            on_disk=kernels.read_kernel(raw, kernel.get()) if kernel.is_known else None,
+            on_disk=on_disk,
             loaded=proc_version.read_loaded(raw),
             smi=nvidia_smi.read_smi(raw),
             dkms=dkms.read_dkms(raw),
             bus=pci.read_pci(raw),
             log=kernel_log.read_kernel_log(raw),
             persistence=systemd.read_unit(raw, "nvidia-persistenced.service"),
-            secure_boot=host.read_secure_boot(raw),
+            signature=signing_keys.read_signature(raw, on_disk.module if on_disk else unknown(kernel.reason)),
             moved_by=host.read_automatic_upgrades(raw, unheld or ("nvidia-driver", "libnvidia-compute")),
         )
 

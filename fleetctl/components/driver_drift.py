@@ -122,16 +122,21 @@ def _on_disk(declared: DriverDeclared, observed: DriverObserved) -> Iterator[Dri
 def _signed(declared: DriverDeclared, observed: DriverObserved) -> Iterator[Drift]:
     if declared.owner == "operator":
         return
-    if observed.secure_boot.kind == "unknown":
-        yield unknown_drift(_NAME, truths.SECURE_BOOT, "a signed module, or Secure Boot off", observed.secure_boot)
-    elif _is_rejected(observed):
-        step = "sign the module and enrol the key (MOK: needs the console at the next boot), by hand"
-        yield _drift(truths.SECURE_BOOT, "signed module", "not signed, Secure Boot on", Disturbance.REBOOT, step)
-
-
-def _is_rejected(observed: DriverObserved) -> bool:
-    module = observed.on_disk.module.value if observed.on_disk else None
-    return bool(observed.secure_boot.value and module is not None and not module.signer)
+    if observed.signature.kind == "unknown":
+        yield unknown_drift(_NAME, truths.SECURE_BOOT, "signed by an enrolled key", observed.signature)
+    elif observed.signature.value:
+        step = (
+            "sign the module with an enrolled key, or enrol the key (MOK: needs the console at the next boot), by hand"
+        )
+        # The role enrols no key and turns nothing off: it would refuse, and the node would be drained for nothing.
+        yield _drift(
+            truths.SECURE_BOOT,
+            "signed by an enrolled key",
+            f"{observed.signature.value}, Secure Boot on",
+            Disturbance.REBOOT,
+            step,
+            cause="health",
+        )
 
 
 def _dkms(declared: DriverDeclared, observed: DriverObserved) -> Iterator[Drift]:
@@ -328,9 +333,10 @@ def blocks_restart(declared: DriverDeclared, observed: DriverObserved) -> str:
         return observed.on_disk.initramfs.reason
     if observed.on_disk.initramfs.value:
         return observed.on_disk.initramfs.value
-    if observed.secure_boot.kind == "unknown":
-        return observed.secure_boot.reason
-    return "Secure Boot is on and the module is not signed" if _is_rejected(observed) else ""
+    if observed.signature.kind == "unknown":
+        return observed.signature.reason
+    why_not = observed.signature.value
+    return f"Secure Boot is on and would reject the module for kernel {kernel}: {why_not}" if why_not else ""
 
 
 def _is_version(found: str, declared: str) -> bool:

@@ -46,7 +46,8 @@ class DriverObserved:
     bus: Reading[PciBus]
     log: Reading[KernelLog]
     persistence: Reading[Unit]
-    secure_boot: Reading[bool]
+    signature: Reading[str]
+    """Of that kernel's module: empty if Secure Boot would let it load, else why not. Not applicable: nothing checks."""
     moved_by: Reading[str]
     """What upgrades packages by itself and is not kept from the driver's; empty if nothing."""
 

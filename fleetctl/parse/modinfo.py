@@ -12,17 +12,25 @@ from fleetctl.parse.raw import number_or_none, part_of, read_command
 # MODULE_LICENSE in kernel-open/nvidia/nv.c (NVIDIA/open-gpu-kernel-modules) and in the proprietary module's interface.
 _FLAVOUR_BY_LICENSE = {"Dual MIT/GPL": "open", "NVIDIA": "proprietary"}
 _FIELD = re.compile(r"^([a-z_]+):[ \t]*(.*)$", re.MULTILINE)
+# "signat" is what kmod before 27 calls sig_id.
+_OF_A_SIGNATURE = frozenset({"sig_id", "signat", "signer", "sig_key"})
 _NOT_FOUND = re.compile(r"Module \S+ not found|could not find module|modinfo: .*not found", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleOnDisk:
-    """`flavour` is empty where the licence is neither of the two that NVIDIA uses."""
+    """`flavour` is empty where the licence is neither of the two that NVIDIA uses.
+
+    `sig_key` is the serial number of the certificate that signed it, `signer` the name of who issued that one. Both
+    may be empty for a signed module: a modinfo without OpenSSL says no more than that there is a signature.
+    """
 
     version: str
     license: str
     flavour: str
+    is_signed: bool = False
     signer: str = ""
+    sig_key: str = ""
     size: float | None = None
     mtime: float | None = None
 
@@ -49,7 +57,9 @@ def read_module(fact: Json, module: str, kernel: str) -> Reading[ModuleOnDisk]:
             version=fields["version"],
             license=license_text,
             flavour=_FLAVOUR_BY_LICENSE.get(license_text, ""),
+            is_signed=not _OF_A_SIGNATURE.isdisjoint(fields),
             signer=fields.get("signer", ""),
+            sig_key=fields.get("sig_key", ""),
             size=number_or_none(part_of(fact, "size")),
             mtime=number_or_none(part_of(fact, "mtime")),
         )

@@ -54,6 +54,9 @@ PACKAGE_PROGRAMS = frozenset(
 )
 ANSIBLE = re.compile(r"ansible-tmp-|AnsiballZ_|BECOME-SUCCESS-|async_wrapper|ansible-playbook|ansible-pull")
 
+# Of a certificate as OpenSSL prints it: serial number and key identifier, which may stand on the line below.
+CERTIFICATE_LINES = r"^\[key |Serial Number:|Subject Key Identifier:|^( {12}| {16})[0-9A-Fa-f:]+$"
+
 # name -> (argv, deadline in seconds, only lines that match, keep the end rather than the beginning)
 COMMANDS: Dict[str, Tuple[List[str], float, Optional[str], bool]] = {
     "dkms_status": (["dkms", "status"], 30, None, False),
@@ -90,6 +93,8 @@ COMMANDS: Dict[str, Tuple[List[str], float, Optional[str], bool]] = {
     "kernel_log": (["journalctl", "-k", "-b", "--no-pager", "-q", "-o", "short-iso"], 30, r"NVRM|SXid|nvidia", True),
     "dmesg": (["dmesg"], 15, r"NVRM|SXid|nvidia", True),
     "secure_boot": (["mokutil", "--sb-state"], 15, None, False),
+    "enrolled_keys": (["mokutil", "--list-enrolled"], 15, CERTIFICATE_LINES, False),
+    "firmware_keys": (["mokutil", "--db"], 15, CERTIFICATE_LINES, False),
 }
 
 FILES = (
@@ -317,7 +322,7 @@ def read_kernel(runner: Runner, kernel: str, modules: List[str]) -> Fact:
     fact["headers"] = os.path.exists(os.path.join(tree, "build", "Makefile"))
     for module in modules:
         found = runner.run(
-            ["modinfo", "-k", kernel, module], 10, r"^(filename|version|license|signer|sig_key|vermagic):"
+            ["modinfo", "-k", kernel, module], 10, r"^(filename|version|license|signer|sig_id|signat|sig_key|vermagic):"
         )
         named = re.search(r"^filename:\s+(/\S+)", found.get("out", ""), re.MULTILINE)
         if named:
@@ -614,6 +619,7 @@ def tasks_of(parameters: Fact, runner: Runner) -> Dict[str, Tuple[float, Callabl
     for path in ("/boot/grub/grub.cfg", "/boot/grub2/grub.cfg"):
         add("files/" + path.replace("/", "\0"), 5, read_file, path, TEXT_LIMIT, GRUB_LINES)
     add("files/" + "/proc/modules".replace("/", "\0"), 5, read_file, "/proc/modules", 8192, "nvidia|nouveau")
+    add("files/" + "/proc/keys".replace("/", "\0"), 5, read_file, "/proc/keys", 32768, " asymmetri ")
     modules = ["nvidia"] + [
         name for name in parameters.get("modules", []) if re.match(r"[A-Za-z0-9_][A-Za-z0-9_-]*$", str(name))
     ]

@@ -66,6 +66,42 @@ def facts() -> dict[str, Any]:
     return copy.deepcopy(_FACTS)
 
 
+MOK_SERIAL = "08:1B:D0:AF:D2:6B:5E:A1:9E:6E:05:B5:1A:D8:E7:AC:53:59:9F:99"
+MOK_KEY_ID = "30:24:4C:64:9A:B0:32:BB:E6:7B:EB:2F:B1:50:BF:67:86:79:75:87"
+
+
+def secured() -> dict[str, Any]:
+    """A fresh copy with Secure Boot on: DKMS signed the module with a key of this machine, which is enrolled."""
+    raw = facts()
+    raw["secure_boot"] = {"efi": True, "hex": "0600000001"}
+    raw["commands"]["enrolled_keys"] = ran(certificate(1, MOK_SERIAL.lower(), MOK_KEY_ID))
+    raw["commands"]["firmware_keys"] = ran(certificate(1, "61:08:d3:c4:00:00:00:00:00:04", "13:AD:BF:43"))
+    own = kernel_key("DKMS module signing key", MOK_KEY_ID)
+    raw["files"]["/proc/keys"] = {"text": own + kernel_key("Vendor", "01")}
+    sign_module(raw, "DKMS module signing key", MOK_SERIAL)
+    return raw
+
+
+def sign_module(raw: dict[str, Any], signer: str, serial: str) -> None:
+    module = raw["kernels"][KERNEL]["modules"]["nvidia"]
+    module["out"] = module["out"].partition("sig_id:")[0]
+    module["out"] += f"sig_id:         PKCS#7\nsigner:         {signer}\nsig_key:        {serial}\n"
+
+
+def certificate(number: int, serial: str, key_id: str) -> str:
+    """As the probe keeps it of what mokutil prints."""
+    return (
+        f"[key {number}]\n        Serial Number:\n            {serial}\n"
+        f"            X509v3 Subject Key Identifier: \n                {key_id}\n"
+    )
+
+
+def kernel_key(subject: str, key_id: str) -> str:
+    """A line of /proc/keys."""
+    plain = key_id.replace(":", "").lower()
+    return f"1d5e5c5f I------     1 perm 1f030000     0     0 asymmetri {subject}: {plain}: X509.rsa {plain[-8:]} []\n"
+
+
 _FACTS: dict[str, Any] = {
     "schema": 1,
     "uid": 0,

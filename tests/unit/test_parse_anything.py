@@ -27,7 +27,7 @@ from fleetctl.parse import (
     systemd,
 )
 from fleetctl.parse.nvidia_smi_xml import read_xml
-from tests.unit.healthy_node import HOST_VARS, facts
+from tests.unit.healthy_node import HOST_VARS, facts, secured
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 10**12) | st.floats(allow_nan=False) | st.text(max_size=40),
@@ -69,11 +69,11 @@ def paths_of(found: Any, where: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return paths
 
 
-PATHS = paths_of(facts())
+PATHS = paths_of(secured())
 
 
 def replaced(path: tuple[Any, ...], value: Any) -> dict[str, Any]:
-    raw = facts()
+    raw = secured()
     where: Any = raw
     for key in path[:-1]:
         where = where[key]
@@ -147,6 +147,7 @@ LOST: dict[str, tuple[Any, ...]] = {
     "kernel log": ("commands", "kernel_log"),
     "units": ("commands", "units"),
     "Secure Boot": ("secure_boot",),
+    "enrolled keys": ("commands", "enrolled_keys"),
     "fabric manager's binary": ("commands", "fabric_manager_version"),
 }
 
@@ -167,7 +168,8 @@ def test_a_fact_that_was_not_read_never_passes_for_equal(name: str, lost: Any) -
     assert all(drift.severity == "error" for drift in unread)
 
 
-def test_the_healthy_node_has_no_drift_at_all() -> None:
-    raw = json.loads(json.dumps(facts()))
+@pytest.mark.parametrize("healthy", [facts, secured])
+def test_the_healthy_node_has_no_drift_at_all(healthy: Callable[[], dict[str, Any]]) -> None:
+    raw = json.loads(json.dumps(healthy()))
     for component in registry.load().values():
         assert component.compare(component.declared(HOST_VARS), component.observed(raw)) == ()

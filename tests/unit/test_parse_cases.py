@@ -21,13 +21,14 @@ from fleetctl.parse import (
     proc_version,
     repositories,
     rpm,
+    signing_keys,
     systemd,
 )
 from tests.unit.case_files import CASES, params, read_cases
 
 KERNEL = "6.8.0-60-generic"
 FOLDERS = ("boot", "dkms", "dpkg", "fabric_manager", "kernel_log", "modinfo", "node", "nvidia_smi", "proc_version")
-FOLDERS += ("repositories", "rpm", "systemd")
+FOLDERS += ("repositories", "rpm", "signing_keys", "systemd")
 
 Given = Mapping[str, Any]
 
@@ -52,6 +53,16 @@ def _rpm(given: Given) -> dict[str, Any]:
     }
 
 
+def _keys(given: Given) -> Any:
+    """`mok`, `db`: what mokutil prints; `keys`: /proc/keys; `modinfo`: of the module; Secure Boot is on."""
+    raw = {
+        "secure_boot": {"efi": True, "hex": given.get("secure_boot", "0600000001")},
+        "commands": {"enrolled_keys": given.get("mok"), "firmware_keys": given.get("db")},
+        "files": {"/proc/keys": given.get("keys")},
+    }
+    return signing_keys.read_signature(raw, modinfo.read_module(given["modinfo"], "nvidia", KERNEL))
+
+
 def _unit(given: Given) -> Any:
     ran = {"rc": given.get("rc", 0), "out": given["out"], "err": given.get("err", "")}
     return systemd.read_unit({"commands": {"units": ran}}, given["unit"])
@@ -65,6 +76,8 @@ READERS: dict[str, Callable[[Given], Any]] = {
     "dpkg_packages": lambda given: dpkg.read_packages(_dpkg(given)),
     "dpkg_broken": lambda given: dpkg.read_broken(_dpkg(given)),
     "rpm_packages": lambda given: rpm.read_packages(_rpm(given)),
+    "certificates": lambda given: signing_keys.read_certificates({"commands": {"mok": given}}, "mok", "mokutil"),
+    "signature": _keys,
     "unit": _unit,
     "smi": lambda given: nvidia_smi.read_smi({"nvidia_smi": given}),
     "apps": lambda given: nvidia_smi.read_apps({"nvidia_smi": {"apps": given}}),
