@@ -46,7 +46,7 @@ class RunningLab:
         return self._node_field(node, "State")
 
     def settled_state(self, node: str) -> str:
-        """The State as soon as slurmd answers: where others use the machine too, slurmctld misses a ping now and then."""
+        """The State as soon as slurmd answers: on a busy machine slurmctld misses a ping now and then."""
         wait_until(lambda: "NOT_RESPONDING" not in self.slurm_state(node), f"slurmd of {node} answers")
         return self.slurm_state(node)
 
