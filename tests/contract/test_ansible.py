@@ -136,7 +136,7 @@ def in_demo(sshd: Sshd, name: str = "demo") -> str:
     return sshd.inside("sh", "-c", f"cat /var/lib/{name} 2>/dev/null || true")
 
 
-@pytest.mark.case("D01", "N02")
+@pytest.mark.case("D01", "N02", "N07")
 def test_nodes_share_a_run_and_each_is_answered_for_itself_when_it_is_finished(leased: SshdService, site: Site) -> None:
     n1, n2, n3, n4, n5 = (leased.nodes[f"n{number}"] for number in range(1, 6))
     variables = {
