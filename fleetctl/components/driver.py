@@ -24,6 +24,7 @@ from fleetctl.parse import (
     host,
     kernel_log,
     kernels,
+    loaded_modules,
     nvidia_smi,
     pci,
     proc_version,
@@ -51,6 +52,14 @@ def read_choice(name: str, value: Json, choices: tuple[str, ...]) -> str:
     return str(value)
 
 
+def read_modules(value: Json) -> tuple[str, ...]:
+    """nvidia_driver_load_modules. Raises InventoryError for another module than the role can answer for."""
+    name = "nvidia_driver_load_modules"
+    if not isinstance(value, list):
+        raise InventoryError(f"{name}: {value!r} is not a list; write {name}: [nvidia-peermem]")
+    return tuple(read_choice(name, module, loaded_modules.LOADABLE) for module in value)
+
+
 @dataclass(frozen=True, slots=True)
 class Driver:
     name: str = "driver"
@@ -72,6 +81,7 @@ class Driver:
             source=self._choice(host_vars, "source", ("nvidia", "distribution")),
             owner=self._choice(host_vars, "owner", ("host", "operator")),
             gpu_count=count,
+            load_modules=read_modules(host_vars.get("nvidia_driver_load_modules", [])),
         )
 
     @staticmethod
@@ -100,6 +110,7 @@ class Driver:
             kernel=kernel,
             on_disk=on_disk,
             loaded=proc_version.read_loaded(raw),
+            modules=loaded_modules.read_loaded_modules(raw),
             smi=nvidia_smi.read_smi(raw),
             dkms=dkms.read_dkms(raw),
             bus=pci.read_pci(raw),

@@ -178,6 +178,18 @@ def _next_boot_is_right(declared: DriverDeclared, observed: DriverObserved) -> b
     return module is not None and _is_version(module.version, declared.version) and module.flavour == declared.flavour
 
 
+def _modules(declared: DriverDeclared, observed: DriverObserved) -> Iterator[Drift]:
+    """A module that was built against another ABI breaks only when it is loaded anew: the one of this boot counts."""
+    if not declared.load_modules or declared.owner == "operator":
+        return
+    if not observed.modules.is_known:
+        yield unknown_drift(_NAME, truths.MODULES, ", ".join(declared.load_modules), observed.modules)
+        return
+    for module in sorted({*declared.load_modules} - observed.modules.get()):
+        step = f"run the role and reboot; if it stays away, build {module} again for this kernel and driver"
+        yield _drift(truths.MODULES, f"{module} loaded", "not loaded", Disturbance.REBOOT, step)
+
+
 def _nvml(declared: DriverDeclared, observed: DriverObserved) -> Iterator[Drift]:
     failure, version = observed.smi.failure, observed.smi.driver_version
     if failure is not None:
@@ -304,6 +316,7 @@ _FINDERS: tuple[Finder, ...] = (
     _signed,
     _dkms,
     _loaded,
+    _modules,
     _nvml,
     _counts,
     _states,

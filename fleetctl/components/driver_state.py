@@ -25,6 +25,8 @@ class DriverDeclared:
     source: str
     owner: str = "host"
     gpu_count: int | None = None
+    load_modules: tuple[str, ...] = ()
+    """What each boot is to load besides the nvidia module, by modprobe's names with dashes."""
 
     def __str__(self) -> str:
         return f"{self.version} ({self.flavour})"
@@ -41,6 +43,8 @@ class DriverObserved:
     on_disk: KernelOnDisk | None
     """What that kernel will find; None where the kernel is not known."""
     loaded: Reading[Banner]
+    modules: Reading[frozenset[str]]
+    """Names with dashes of the modules that are loaded, of NVIDIA's and those built against it."""
     smi: Smi
     dkms: Reading[DkmsStatus]
     bus: Reading[PciBus]

@@ -22,6 +22,7 @@ PACKAGE_FAULTS: Final = {
     "gpu-missing": "one GPU fewer after the next boot [index]",
     "wrong-module": "the next boot loads another version than lies on disk [version]",
     "module-not-loaded": "the next boot loads no driver",
+    "module-refused": "the next boot can't load what modules-load.d asks for [module]",
     "xid": "an Xid in the kernel log of the next boot [number]",
     "nvidia-smi-hangs": "nvidia-smi never ends",
 }

@@ -100,6 +100,12 @@ COMMANDS: Dict[str, Tuple[List[str], float, Optional[str], bool]] = {
 FILES = (
     "/proc/driver/nvidia/version",
     "/sys/module/nvidia/version",
+    "/sys/module/nvidia_uvm/initstate",
+    "/sys/module/nvidia_modeset/initstate",
+    "/sys/module/nvidia_drm/initstate",
+    "/sys/module/nvidia_peermem/initstate",
+    "/sys/module/nvidia_fs/initstate",
+    "/sys/module/gdrdrv/initstate",
     "/proc/sys/kernel/random/boot_id",
     "/proc/uptime",
     "/proc/cmdline",
@@ -618,7 +624,6 @@ def tasks_of(parameters: Fact, runner: Runner) -> Dict[str, Tuple[float, Callabl
         add("files/" + path.replace("/", "\0"), 5, read_file, path)
     for path in ("/boot/grub/grub.cfg", "/boot/grub2/grub.cfg"):
         add("files/" + path.replace("/", "\0"), 5, read_file, path, TEXT_LIMIT, GRUB_LINES)
-    add("files/" + "/proc/modules".replace("/", "\0"), 5, read_file, "/proc/modules", 8192, "nvidia|nouveau")
     add("files/" + "/proc/keys".replace("/", "\0"), 5, read_file, "/proc/keys", 32768, " asymmetri ")
     modules = ["nvidia"] + [
         name for name in parameters.get("modules", []) if re.match(r"[A-Za-z0-9_][A-Za-z0-9_-]*$", str(name))

@@ -103,7 +103,8 @@ def test_a_default_has_the_type_and_is_one_of_the_choices_of_its_option(role: Pa
         if value is None or "{{" in str(value):
             continue
         assert type(value) is TYPES[option["type"]], f"{name}: {value!r} is no {option['type']}"
-        assert value in option.get("choices", [value]), name
+        chosen = value if option["type"] == "list" else [value]
+        assert all(item in option.get("choices", [item]) for item in chosen), name
 
 
 @by_role

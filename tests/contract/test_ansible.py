@@ -369,6 +369,7 @@ def test_a_secret_of_the_inventory_is_nowhere(leased: SshdService, site: Site, m
     assert canary not in log_path(site.state, LEASE.rollout, "n1").read_text()
 
 
+@pytest.mark.case("M01")
 def test_every_failure_of_ssh_leaves_its_node_unknown(leased: SshdService, site: Site) -> None:
     nodes = [replace(node, name=way.replace(" ", "_")) for way, node in leased.failing(leased.nodes["n1"]).items()]
     applied = apply_to(site, nodes, {"host_key_unknown": {"ansible_host_key_checking": False}})

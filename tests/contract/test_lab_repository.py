@@ -358,6 +358,22 @@ def test_faults_of_a_boot_show_where_the_real_ones_do(node: Node) -> None:
     assert node.attempt("timeout --kill-after 1 1 nvidia-smi").returncode == 137
 
 
+@pytest.mark.case("E06")
+def test_a_module_built_against_another_stack_is_refused_by_the_next_boot_alone(node: Node) -> None:
+    """What was loaded before stays loaded: only a boot shows it, in /sys/module and in the kernel's log."""
+    state = "cat /sys/module/nvidia_peermem/initstate || echo absent"
+    node.run("echo nvidia-peermem > /etc/modules-load.d/lab-test.conf")
+    node.reboot()
+    assert node.run(state) == "live"
+    node.fault("module-refused", "nvidia-peermem")
+    assert node.run(state) == "live"
+    node.reboot()
+    assert node.run(state) == "absent"
+    assert node.run("cat /sys/module/nvidia/initstate") == "live"
+    assert "nvidia_peermem: disagrees about version of symbol" in node.run("dmesg")
+    node.run("rm /etc/lab-gpu/faults/module-refused /etc/modules-load.d/lab-test.conf")
+
+
 def test_a_program_on_a_gpu_is_seen(node: Node) -> None:
     node.run("exec 3<>/dev/nvidia2; nvidia-smi --query-compute-apps=pid,process_name --format=csv > /seen; exec 3>&-")
     header, *rows = node.run("cat /seen").splitlines()

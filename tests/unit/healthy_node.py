@@ -117,6 +117,12 @@ _FACTS: dict[str, Any] = {
             "(builder@host)  Tue Sep 23 09:55:41 UTC 2025\nGCC version:  gcc version 13.3.0\n"
         },
         "/sys/module/nvidia/version": {"text": f"{VERSION}\n"},
+        "/sys/module/nvidia_uvm/initstate": {"text": "live\n"},
+        "/sys/module/nvidia_modeset/initstate": {"text": "live\n"},
+        "/sys/module/nvidia_peermem/initstate": {"text": "live\n"},
+        "/sys/module/nvidia_drm/initstate": {"absent": True},
+        "/sys/module/nvidia_fs/initstate": {"absent": True},
+        "/sys/module/gdrdrv/initstate": {"absent": True},
         "/proc/sys/kernel/random/boot_id": {"text": f"{BOOT_ID}\n"},
         "/proc/uptime": {"text": "86400.00 1234567.00\n"},
         "/etc/machine-id": {"text": "0123456789abcdef0123456789abcde1\n"},

@@ -589,3 +589,37 @@ def test_observing_changes_no_fact() -> None:
     for component in registry.load().values():
         component.observed(raw)
     assert raw == before
+
+
+def with_peermem(state: dict[str, Any]) -> dict[str, Any]:
+    raw = facts()
+    raw["files"]["/sys/module/nvidia_peermem/initstate"] = state
+    return raw
+
+
+@pytest.mark.case("E06")
+@pytest.mark.parametrize("state", [{"absent": True}, {"text": "coming\n"}, {"text": "going\n"}, {"text": ""}])
+def test_a_declared_module_that_this_boot_could_not_load_is_drift(state: dict[str, Any]) -> None:
+    drifts = truths(compare(with_peermem(state), nvidia_driver_load_modules=["nvidia-peermem"]))
+    assert set(drifts) == {"modules"}
+    assert drifts["modules"].declared == "nvidia-peermem loaded"
+    assert drifts["modules"].disturbance is Disturbance.REBOOT
+
+
+@pytest.mark.case("E06")
+def test_modules_that_are_loaded_or_not_declared_are_no_drift() -> None:
+    assert not compare(facts(), nvidia_driver_load_modules=["nvidia-peermem", "nvidia-uvm"])
+    assert not compare(with_peermem({"absent": True}))
+
+
+@pytest.mark.case("E06")
+def test_a_module_whose_state_could_not_be_read_is_not_vouched_for() -> None:
+    raw = with_peermem({"error": "EIO"})
+    assert set(truths(compare(raw, nvidia_driver_load_modules=["nvidia-peermem"]))) == {"modules"}
+
+
+@pytest.mark.case("E06")
+@pytest.mark.parametrize("value", ["nvidia-peermem", ["nvidia_peermem"], ["ib_core; reboot"], [None]])
+def test_a_module_that_the_role_does_not_answer_for_is_refused(value: Any) -> None:
+    with pytest.raises(InventoryError, match="nvidia_driver_load_modules"):
+        DRIVER.declared({**HOST_VARS, "nvidia_driver_load_modules": value})

@@ -137,6 +137,16 @@ def test_the_first_failure_stops_when_none_is_allowed_and_draining_nodes_go_back
     assert not any(node.cordoned for node in world.nodes.values())
 
 
+@pytest.mark.case("M01")
+def test_a_changed_node_that_no_longer_answers_is_a_failure_and_stops_before_the_next() -> None:
+    world = make_world(faults={"gpu001": "reboot_hangs"})
+    controller = roll(world, replace(POLICY, max_failures=0))
+    assert controller.state.records["gpu001"].failed
+    assert controller.state.closed is not None
+    assert controller.state.closed.status == "stopped"
+    assert world.laws.changes == 1
+
+
 def test_the_same_failure_on_several_nodes_is_a_bad_change() -> None:
     faults: dict[str, Fault] = {f"gpu{number:03}": "module_missing" for number in range(1, 7)}
     world = make_world(faults=faults)

@@ -142,6 +142,15 @@ def test_the_loaded_module_has_the_declared_flavour(loaded, declared):
     assert found == flavour, f"loaded flavour: the {found} module is loaded, {flavour} is declared"
 
 
+def test_every_declared_module_is_loaded(ask, loaded, declared):
+    assert loaded, "modules: no NVIDIA module is loaded"
+    wanted = declared["nvidia_driver_load_modules"]
+    # A module that is still coming or going has that word there; one that is not loaded has no such file.
+    missing = [m for m in wanted if ask(["cat", f"/sys/module/{m.replace('-', '_')}/initstate"]).out.strip() != "live"]
+    told = re.findall(rf"\b(?:{'|'.join(missing).replace('-', '_')}): .*", ask(["dmesg"]).out) if missing else []
+    assert not missing, "; ".join([f"modules: not loaded by this boot: {names(missing)}", *told[-1:]])
+
+
 def test_nvml_works_and_is_of_the_declared_version(nvml, declared):
     assert nvml, "nvml: it shows no GPU"
     version = declared["nvidia_driver_version"]
