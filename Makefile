@@ -7,6 +7,11 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 JOBS ?= 2
 
+# Root has let tools/prerequisites install all that tests need: one that is skipped would hide a hole.
+ifeq ($(shell id -u),0)
+export FLEETCTL_TEST_NO_SKIPS = 1
+endif
+
 .PHONY: help demo test test-full lint unit contract lab molecule molecule-full second-core bench wheel clean
 
 help:  ## Show this.
